@@ -76,7 +76,7 @@ fn a_requeue_right_after_topic_creation_arrives_and_is_not_dead_again() {
     put_all(&instance, &body, 20);
     assert!(patient(SOON, || shards.dead().len() == 20), "{:?}\n{}", shards.dead(), instance.log());
     kafka.create_stamped_topic("late", 1);
-    let answer = instance.api().send("POST", "/v1/dead:requeue", Some("{}")).expect("an answer");
+    let answer = instance.api().send("POST", "/v1/dead:requeue", Some(r#"{"all":true}"#)).expect("an answer");
     assert_eq!(answer.status, 200, "{answer:?}");
     let arrived = patient(SOON, || shards.tasks() == 0);
     assert!(arrived && shards.dead().is_empty(), "{:?}\n{}", shards.dead(), instance.log());
@@ -172,6 +172,7 @@ fn refused_by(broker: &Broker) {
     // Only messages for `nobody` wait.
     undelayed_by(lost, &tally, &check(&apart, of_apart));
     assert_eq!(load.answers(), format!("{{\"201\": {}}}", tally.expected));
+    dies_again(broker, &instance, &mut shards);
     say(&format!(
         "refused, {}: `{}` and 200 beside it accepted; dead after {lost} ms of patience with `{}`; meanwhile {tally}",
         broker.name, large, broker.unknown
@@ -204,6 +205,22 @@ fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &ServerClock
     });
     assert!(all, "{} of 200 neighbours are accepted", keys.len());
     detail.clone()
+}
+
+/// The message that is too large is requeued on the command line, which shows that it dies again, and why.
+fn dies_again(broker: &Broker, instance: &Punctual, shards: &mut Shards) {
+    let dead = shards.dead();
+    let (key, ..) = dead.iter().find(|(key, ..)| key.starts_with("large:")).expect("it is dead");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .args(["dead", "requeue", key, "--wait", "2s", "--url", &instance.api().url()])
+        .output()
+        .expect("the command line");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!((output.status.code(), &*out), (Some(1), &*format!("requeued {key}\n")), "{err}");
+    assert!(
+        err.contains("error: 1 died again within 2s:\n  1 x rejected: ") && err.contains(broker.too_large),
+        "{err}"
+    );
 }
 
 /// Some messages for an unknown destination; returns after how many ms the last one was dead.

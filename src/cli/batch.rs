@@ -49,6 +49,8 @@ struct LineAnswer {
     #[serde(default)]
     result: Option<Printable>,
     #[serde(default)]
+    overdue: bool,
+    #[serde(default)]
     error: Option<Problem>,
 }
 
@@ -80,6 +82,7 @@ struct Tally {
     rest: Vec<u8>,
     line: u64,
     put: BTreeMap<Printable, u64>,
+    overdue: u64,
     failed: u64,
 }
 
@@ -169,7 +172,19 @@ fn bar(json: bool, size: Option<u64>) -> ProgressBar {
 impl Tally {
     fn new(json: bool, bar: ProgressBar, shown: mpsc::Sender<Shown>, lines: blocking::Receiver<u64>) -> Tally {
         let (rest, put) = (Vec::new(), BTreeMap::new());
-        Tally { json, bar, shown: Some(shown), held: Duration::ZERO, lines, next: None, rest, line: 0, put, failed: 0 }
+        Tally {
+            json,
+            bar,
+            shown: Some(shown),
+            held: Duration::ZERO,
+            lines,
+            next: None,
+            rest,
+            line: 0,
+            put,
+            overdue: 0,
+            failed: 0,
+        }
     }
 
     /// Reads the answers until they end as expected; otherwise returns why they did not.
@@ -244,7 +259,10 @@ impl Tally {
         }
         (self.line, self.next) = (answer.line, None);
         match (answer.result, answer.error) {
-            (Some(result), None) => *self.put.entry(result).or_default() += 1,
+            (Some(result), None) => {
+                *self.put.entry(result).or_default() += 1;
+                self.overdue += u64::from(answer.overdue);
+            }
             (_, error) => {
                 self.failed += 1;
                 failed.push_str(&detail(answer.line, answer.id.as_ref(), error));
@@ -297,10 +315,13 @@ impl Tally {
         file: &Path,
         doing: &str,
     ) -> Result<(), Failure> {
-        let results: Vec<_> = self.put.iter().map(|(result, count)| format!("{count} {result}")).collect();
+        let overdue = (self.overdue > 0).then(|| format!("{} of them overdue, published at once", self.overdue));
+        let results = self.put.iter().map(|(result, count)| format!("{count} {result}")).chain(overdue);
+        let results: Vec<_> = results.collect();
         let put: u64 = self.put.values().sum();
+        let tasks = if put == 1 { "task" } else { "tasks" };
         let total =
-            format!("put {put} tasks: {}\n", if results.is_empty() { "none".into() } else { results.join(", ") });
+            format!("put {put} {tasks}: {}\n", if results.is_empty() { "none".into() } else { results.join(", ") });
         let printed = match self.json {
             true => {
                 tell(&total);

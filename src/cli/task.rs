@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
@@ -19,6 +20,8 @@ use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
 use super::target::ApiTarget;
 use super::{Failure, batch, say};
+use crate::clock::{Clock, LocalClock};
+use crate::task::spec;
 use crate::task::spec::write::{MessageView, ScheduleView, TaskView};
 
 /// The characters of a task id are valid in a path; all others must be escaped.
@@ -26,6 +29,9 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'
 
 /// Maximum size of a file with a task, in bytes; more than an instance can be configured to accept.
 const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// A typed time that is longer ago needs `--past`.
+const MAX_PAST: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Subcommand)]
 pub(super) enum TaskCommand {
@@ -67,6 +73,9 @@ pub(super) struct PutArguments {
     /// Once, at this time: 2026-12-24T18:00:00Z
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
+    /// Accept an --at of more than a day ago; the message is published at once
+    #[arg(long, requires = "at")]
+    past: bool,
     /// Repeatedly, at this interval: 30s
     #[arg(long, value_name = "DURATION")]
     every: Option<String>,
@@ -101,6 +110,7 @@ struct AnswerView {
     /// Of a get; in a problem it is a number.
     status: Value,
     due: Printable,
+    overdue: bool,
     next: Vec<DueView>,
     in_flight: Option<Printable>,
     key: Option<Printable>,
@@ -130,10 +140,12 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
         let file = arguments.file.as_deref().unwrap_or(Path::new("-"));
         return batch::put(&Client::new(&arguments.place.target)?, file, arguments.place.json).await;
     };
+    check_past(arguments)?;
     let task = task(arguments)?;
     let (answer, view) = arguments.place.call(Method::PUT, "put", id, Some(task)).await?;
     show(&arguments.place, &answer, || {
-        let mut text = format!("{} {id}, due {}\n", view.result, view.due);
+        let overdue = if view.overdue { "; it is overdue and published at once" } else { "" };
+        let mut text = format!("{} {id}, due {}{overdue}\n", view.result, view.due);
         if !view.next.is_empty() {
             let next: Vec<_> = view.next.iter().map(|next| next.due.as_str()).collect();
             text.push_str(&format!("then {}\n", next.join(", ")));
@@ -164,6 +176,19 @@ async fn cancel(arguments: &IdArguments) -> Result<(), Failure> {
 
 fn show(place: &TaskPlace, answer: &ApiAnswer, detail: impl FnOnce() -> String) -> Result<(), Failure> {
     if place.json { out::json(&answer.text) } else { say(&detail()) }
+}
+
+/// Refuses a typed time of long ago, which is usually a mistake. Such a message would be published at once.
+fn check_past(arguments: &PutArguments) -> Result<(), Failure> {
+    let Some(at) = arguments.at.as_deref().filter(|_| !arguments.past) else { return Ok(()) };
+    match spec::parse_time(at) {
+        Some(time) if LocalClock::new().now().since(time) > MAX_PAST => {
+            let failure = Failure::usage(anyhow!("`--at {at}` is more than a day ago"));
+            Err(failure.hint("with `--past` the task is put, and its message published at once"))
+        }
+        // The instance reports a text that is no time.
+        _ => Ok(()),
+    }
 }
 
 /// The body of a put, with the payload unchanged.

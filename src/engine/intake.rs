@@ -77,8 +77,8 @@ pub enum PutError {
     #[error("the idempotency key was used for another body")]
     KeyReused,
     /// The lane is not configured.
-    #[error("the lane `{0}` is not configured")]
-    UnknownLane(Lane),
+    #[error(transparent)]
+    UnknownLane(#[from] UnknownLane),
     /// Neither the task nor its lane names a destination.
     #[error("neither the message nor the lane `{0}` names a destination")]
     NoDestination(Lane),
@@ -100,6 +100,14 @@ pub enum PutError {
     /// An error of the timeline.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
+}
+
+/// The lane is not configured. Names those that are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the lane `{lane}` is not configured; configured are `{}`", configured.join("`, `"))]
+pub struct UnknownLane {
+    lane: Lane,
+    configured: Vec<String>,
 }
 
 /// Why a task could not be read.
@@ -216,7 +224,7 @@ impl Intake {
     /// [`PutError::UnknownLane`], [`PutError::NoDestination`], [`PutError::BadDestination`] and
     /// [`PutError::NoTombstones`].
     pub fn check(&self, lane: &Lane, message: Option<&Message>) -> Result<(), PutError> {
-        let Some(required) = self.lanes.get(lane) else { return Err(PutError::UnknownLane(lane.clone())) };
+        let required = self.requirements(lane)?;
         if let (Some(message), Some(sink)) = (message, &required.sink)
             && message.payload.is_tombstone()
             && !sink.takes_tombstones()
@@ -231,6 +239,22 @@ impl Intake {
             },
             _ => Ok(()),
         }
+    }
+
+    /// Checks that the lane is configured.
+    ///
+    /// # Errors
+    /// [`PutError::UnknownLane`].
+    pub fn check_lane(&self, lane: &Lane) -> Result<(), PutError> {
+        self.requirements(lane).map(|_| ()).map_err(PutError::from)
+    }
+
+    fn requirements(&self, lane: &Lane) -> Result<&LaneRequirements, UnknownLane> {
+        self.lanes.get(lane).ok_or_else(|| self.unknown_lane(lane))
+    }
+
+    pub(in crate::engine) fn unknown_lane(&self, lane: &Lane) -> UnknownLane {
+        UnknownLane { lane: lane.clone(), configured: self.lanes.keys().map(ToString::to_string).collect() }
     }
 
     /// The destination of a message: its own, else that of the lane.

@@ -38,6 +38,24 @@ async fn a_put_is_answered_created_replaced_or_unchanged() {
 }
 
 #[tokio::test]
+async fn a_task_that_is_due_for_a_second_or_more_is_overdue() {
+    let stage = Stage::start().await;
+    let put = |at: &str| format!(r#"{{"schedule":{{"at":"{at}"}},"message":{{}}}}"#);
+    let late = stage.put("late", &put("2026-11-21T11:59:59Z")).await.json();
+    assert_eq!((&late["overdue"], &late["status"]), (&json!(true), &json!("scheduled")));
+    let near = stage.put("near", &put("2026-11-21T11:59:59.001Z")).await.json();
+    assert_eq!(near.get("overdue"), None, "{near}");
+    let line = format!(r#"{{"id":"line",{}"#, put("2020-01-01T00:00:00Z").trim_start_matches('{'));
+    assert_eq!(stage.batch(&line).await.lines()[0]["overdue"], true);
+    let overdue = async |id: &str| stage.get(&format!("/v1/tasks/{id}")).await.json().get("overdue").cloned();
+    assert_eq!((overdue("late").await, overdue("near").await), (Some(json!(true)), None));
+    stage.clock.advance(Duration::from_millis(1));
+    assert_eq!(overdue("near").await, Some(json!(true)));
+    stage.claim("i1.1").await;
+    assert_eq!(overdue("near").await, None, "it is in flight");
+}
+
+#[tokio::test]
 async fn an_answer_shows_the_dues_that_follow() {
     let stage = Stage::start().await;
     let every = stage.put("e", r#"{"schedule":{"every":"30s","limit":3},"message":{}}"#).await.json();

@@ -165,6 +165,11 @@ async fn many_are_requeued_by_lane_reason_and_time() {
     stage.put("a7", r#"{"schedule":{"at":"2026-11-21T13:00:00Z"},"message":{}}"#).await;
     let filter =
         r#"{"lane":"default","reason":"destination","from":"2026-11-21T12:00:00Z","to":"2026-11-21T12:00:00.050Z"}"#;
+    let dry = filter.replacen('{', r#"{"dry_run":true,"#, 1);
+    let matched = stage.post("/v1/dead:requeue", &dry).await.json();
+    assert_eq!(matched, json!({"matched": 2500, "requeued": 0, "in_flight": 0, "more": false}));
+    let matched = stage.post("/v1/dead:discard", &dry).await.json();
+    assert_eq!((matched, stage.dead_left()), (json!({"matched": 2500, "discarded": 0, "more": false}), 2503));
     let done = stage.post("/v1/dead:requeue", filter).await.json();
     assert_eq!(done, json!({"requeued": 2499, "in_flight": 1, "more": false}));
     assert_eq!(stage.tasks_of("").await, ["a7", "other-lane", "other-reason", "too-new"]);
@@ -173,7 +178,7 @@ async fn many_are_requeued_by_lane_reason_and_time() {
     let done = stage.post("/v1/dead:discard", r#"{"reason":"destination"}"#).await.json();
     assert_eq!(done, json!({"discarded": 3, "more": false}));
     assert_eq!(stage.tasks_of("").await, ["other-reason"]);
-    assert_eq!(stage.post("/v1/dead:discard", "{}").await.json(), json!({"discarded": 1, "more": false}));
+    assert_eq!(stage.post("/v1/dead:discard", r#"{"all":true}"#).await.json(), json!({"discarded": 1, "more": false}));
     assert_eq!(stage.dead_left(), 0);
 }
 
@@ -184,7 +189,7 @@ async fn a_discard_that_exceeds_one_request_continues_with_a_cursor() {
         stage.make_dead(&format!("a{number}"), number, "rejected", "default");
     }
     stage.clock.advance(Duration::from_secs(10));
-    let (mut done, mut body, mut rounds) = (0, "{}".to_owned(), 0);
+    let (mut done, mut body, mut rounds) = (0, r#"{"all":true}"#.to_owned(), 0);
     loop {
         let answer = stage.post("/v1/dead:discard", &body).await.json();
         done += answer["discarded"].as_u64().unwrap();
@@ -194,7 +199,7 @@ async fn a_discard_that_exceeds_one_request_continues_with_a_cursor() {
         // An occurrence that dies in the meantime is not included.
         stage.clock.advance(Duration::from_secs(1));
         stage.make_dead("new", stage.clock.now().as_millis() - NOON, "rejected", "default");
-        body = json!({"cursor": cursor}).to_string();
+        body = json!({"all": true, "cursor": cursor}).to_string();
     }
     assert_eq!(done, 2500);
     assert!(rounds > 2500 / 64, "the time is looked at before each: {rounds}");
@@ -211,15 +216,15 @@ async fn a_requeue_cut_short_by_the_timeline_reports_how_many_it_requeued() {
     // The second of three.
     stage.timeline.fail_next(Verb::Requeue, InjectedFault::Nothing);
     stage.timeline.fail_next(Verb::Requeue, InjectedFault::Refused("OOM".into()));
-    let reported = stage.post("/v1/dead:requeue", "{}").await;
+    let reported = stage.post("/v1/dead:requeue", r#"{"all":true}"#).await;
     let done = reported.json();
     assert_eq!((reported.status, &done["more"]), (200, &json!(true)), "{done}");
     assert_eq!((&done["requeued"], stage.dead_left()), (&json!(1), 2));
-    let body = json!({"cursor": done["next_cursor"]}).to_string();
+    let body = json!({"all": true, "cursor": done["next_cursor"]}).to_string();
     let done = stage.post("/v1/dead:requeue", &body).await.json();
     assert_eq!((&done["more"], stage.dead_left()), (&json!(false), 0));
     stage.make_dead("b", 0, "rejected", "default");
     stage.timeline.set_link_down("refused");
-    assert_eq!(stage.post("/v1/dead:requeue", "{}").await.problem(), (503, "timeline_away".into()));
+    assert_eq!(stage.post("/v1/dead:requeue", r#"{"all":true}"#).await.problem(), (503, "timeline_away".into()));
     assert_eq!(stage.get("/v1/dead").await.problem(), (503, "timeline_away".into()));
 }

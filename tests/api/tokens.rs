@@ -128,6 +128,7 @@ async fn outcome(stage: &Stage, method: &str, path: &str, token: &str, about: Ab
             format!("{task}\n")
         }
         ("POST", "/v1/preview") => json!({"schedule": {"in": "1h"}}).to_string(),
+        ("POST", "/v1/dead:requeue" | "/v1/dead:discard") => json!({"all": true}).to_string(),
         ("POST", _) => "{}".to_owned(),
         _ => String::new(),
     };
@@ -286,7 +287,7 @@ async fn a_prefix_is_one_of_ids_and_not_of_keys() {
     assert_eq!(stage.ask("shop", "GET", &format!("/v1/dead/{key}"), "").await.problem().1, "unknown");
     let items = stage.ask("shop", "GET", "/v1/dead", "").await.json()["items"].as_array().unwrap().clone();
     assert_eq!(items.iter().map(|item| item["task"].as_str().unwrap()).collect::<Vec<_>>(), ["shop:1"]);
-    assert_eq!(stage.ask("shop", "POST", "/v1/dead:discard", "{}").await.json()["discarded"], 1);
+    assert_eq!(stage.ask("shop", "POST", "/v1/dead:discard", r#"{"all":true}"#).await.json()["discarded"], 1);
     assert!(stage.timeline.twin(super::shard()).dead_records.contains_key(key.to_string().as_str()));
 }
 
@@ -295,7 +296,10 @@ async fn a_requeue_counts_as_a_put() {
     let rate = PutRate { puts: 2, per: std::time::Duration::from_secs(3600) };
     let stage = stage(TokenLimits { puts: Some(rate), ..shop() }).await;
     let keys = ["shop.1", "shop.2", "shop.3"].map(|id| stage.make_dead(id, -10, "rejected", "alerts"));
-    assert_eq!(stage.ask("shop", "POST", "/v1/dead:requeue", "{}").await.problem(), (403, "limited_token".to_owned()));
+    assert_eq!(
+        stage.ask("shop", "POST", "/v1/dead:requeue", r#"{"all":true}"#).await.problem(),
+        (403, "limited_token".to_owned())
+    );
     let requeue = async |key: &punctual::task::Key| {
         let answer = stage.ask("shop", "POST", &format!("/v1/dead/{key}/requeue"), "{}").await;
         if answer.status == 200 { "requeued".to_owned() } else { answer.problem().1 }

@@ -220,7 +220,7 @@ fn a_batch_reports_a_server_that_does_not_answer_like_an_instance() {
         let reported = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place]);
         assert_eq!(reported.code, Some(1), "{answer}: {}", reported.err);
         assert!(reported.err.contains(&format!("at `{place}`: {detail}")), "{answer}: {}", reported.err);
-        assert!(reported.out.starts_with(&format!("put {put} tasks: ")), "{answer}: {}", reported.out);
+        assert!(reported.out.starts_with(&format!("put {put} task")), "{answer}: {}", reported.out);
         let place = answers(answer.clone().leak());
         let reported = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place, "--json"]);
         assert!(reported.out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{}", reported.out);
@@ -236,7 +236,7 @@ fn control_characters_from_tasks_and_servers_are_shown_escaped() {
     assert!(!put.err.contains('\u{1b}') && put.err.contains("line 1 (`\\u001b[31mx\\u000aline 9: "), "{}", put.err);
     let place = answers("{\"line\":1,\"result\":\"\\u001b[2Jcreated\",\"due_ms\":1}\n");
     let put = run_with(&["task", "put", "-f", "-", "--url", &place], forged);
-    assert_eq!((put.code, put.out.as_str()), (Some(0), "put 1 tasks: 1 \\u001b[2Jcreated\n"), "{}", put.err);
+    assert_eq!((put.code, put.out.as_str()), (Some(0), "put 1 task: 1 \\u001b[2Jcreated\n"), "{}", put.err);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn a_batch_ends_after_a_long_pause_without_an_error_for_a_further_line() {
     // stdin stays open until the end.
     let put = read(child.wait_with_output().unwrap());
     drop(to);
-    assert_eq!((put.code, put.out.as_str()), (Some(1), "put 1 tasks: 1 created\n"), "{}", put.err);
+    assert_eq!((put.code, put.out.as_str()), (Some(1), "put 1 task: 1 created\n"), "{}", put.err);
     let known = "all lines up to 1 are answered, 1 of them put and 0 failed";
     assert!(!put.err.contains("line 2: ") && put.err.contains(known) && put.err.contains("within 3s"), "{}", put.err);
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::task::answers;
 use super::{run, serve, url, wait_for};
 
-/// CatchUpLimits by years, with catch-up none: dead as soon as it is claimed.
+/// Overdue by years, with catch-up none: dead as soon as it is claimed.
 const TOO_LATE: &str =
     r#"{"schedule":{"at":"2020-01-01T00:00:00Z"},"message":{"payload":{"n": 1.0}},"catch_up":"none"}"#;
 
@@ -52,7 +52,11 @@ fn the_dead_are_listed_and_shown() {
     let first = run(&["dead", "list", "--limit", "1", "--reason", "too late", "--lane", "default", "--url", &url]);
     assert_eq!((first.code, first.out.lines().count()), (Some(0), 1));
     assert_eq!(first.err, "there are more: `--limit` says how many are shown\n");
-    for none in [&["--reason", "poison"][..], &["--lane", "x"], &["--to", "2026-01-01T00:00:00+01:00"]] {
+    for none in [
+        &["--reason", "poison"][..],
+        &["--lane", "default", "--reason", "poison"],
+        &["--to", "2026-01-01T00:00:00+01:00"],
+    ] {
         let listed = run(&[&["dead", "list", "--url", &url], none].concat());
         assert_eq!((listed.code, listed.out.as_str(), listed.err.as_str()), (Some(0), "", ""), "{none:?}");
     }
@@ -74,7 +78,7 @@ fn a_requeued_occurrence_is_published_under_its_key() {
     for detail in ["`none:5`: there is no dead occurrence `none:5`", "the dead occurrence `a`: /key: "] {
         assert!(some.err.contains(detail), "no `{detail}` in {}", some.err);
     }
-    let rest = run(&["dead", "requeue", "--reason", "too late", "--url", &url, "--json"]);
+    let rest = run(&["dead", "requeue", "--reason", "too late", "--yes", "--url", &url, "--json"]);
     assert_eq!((rest.code, rest.out.as_str()), (Some(0), "{\"in_flight\":0,\"requeued\":2}\n"), "{}", rest.err);
     wait_for(&server.log(), &format!("\"key\":\"{}\"", key(3)));
     assert!(list(&url).is_empty());
@@ -92,11 +96,49 @@ fn a_discarded_occurrence_is_gone_and_cannot_be_discarded_again() {
         "{}",
         again.err
     );
-    let none = run(&["dead", "discard", "--lane", "other", "--url", &url]);
+    let none = run(&["dead", "discard", "--lane", "default", "--reason", "poison", "--url", &url]);
     assert_eq!((none.code, none.out.as_str()), (Some(0), "discarded 0\n"));
-    let all = run(&["dead", "discard", "--all", "--url", &url]);
+    let all = run(&["dead", "discard", "--all", "--yes", "--url", &url]);
     assert_eq!((all.code, all.out.as_str()), (Some(0), "discarded 2\n"));
     assert!(list(&url).is_empty());
+}
+
+#[test]
+fn many_are_changed_only_after_their_number_was_confirmed() {
+    let (_server, url) = with_dead(3);
+    for (command, done) in [("requeue", "requeued"), ("discard", "discarded")] {
+        let dry = run(&["dead", command, "--lane", "default", "--dry-run", "--url", &url]);
+        assert_eq!((dry.code, dry.out), (Some(0), format!("3 match; nothing was {done}\n")), "{}", dry.err);
+        let dry = run(&["dead", command, "--all", "--dry-run", "--json", "--url", &url]);
+        assert_eq!((dry.code, dry.out.as_str()), (Some(0), "{\"matched\":3}\n"));
+        // Tests have no terminal to type on.
+        let refused = run(&["dead", command, "--all", "--url", &url]);
+        assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+        assert!(refused.err.contains("3 dead occurrences") && refused.err.contains("`--yes`"), "{}", refused.err);
+    }
+    assert_eq!(list(&url).len(), 3);
+}
+
+#[test]
+fn a_lane_that_is_neither_configured_nor_has_dead_is_named_with_those_there_are() {
+    let (_server, url) = with_dead(1);
+    for arguments in [&["list"][..], &["requeue", "--yes"], &["discard", "--yes"], &["discard", "--dry-run"]] {
+        let refused = run(&[&["dead"], arguments, &["--lane", "defualt", "--url", &url]].concat());
+        assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""), "{arguments:?}");
+        let detail = "the lane `defualt` is not configured; configured are `default`";
+        assert!(refused.err.contains(detail), "{arguments:?}: {}", refused.err);
+    }
+}
+
+#[test]
+fn a_requeue_tells_what_died_again() {
+    // A requeued occurrence is published whatever its catch-up, so it is the broken sink that lets it die again.
+    let (_server, url) = with_dead(2);
+    let requeued = run(&["dead", "requeue", &key(0), "--wait", "300ms", "--url", &url]);
+    let expected = format!("requeued {}\nnone died again within 300ms\n", key(0));
+    assert_eq!((requeued.code, requeued.out), (Some(0), expected), "{}", requeued.err);
+    let wrong = run(&["dead", "requeue", "--all", "--wait", "soon", "--url", &url]);
+    assert_eq!((wrong.code, wrong.out.as_str()), (Some(2), ""));
 }
 
 #[test]
@@ -125,7 +167,7 @@ fn bulk_requeue_and_discard_need_an_explicit_and_valid_selection() {
 fn dead_commands_report_a_server_that_is_not_an_instance() {
     for (status, body) in [("200 OK", &b"<html>log in</html>"[..]), ("200 OK", b"{}"), ("502 Bad Gateway", b"sorry")] {
         let place = answers(status, body);
-        for arguments in [&["list"][..], &["show", "a:1"], &["requeue", "a:1"], &["discard", "--all"]] {
+        for arguments in [&["list"][..], &["show", "a:1"], &["requeue", "a:1"], &["discard", "--all", "--yes"]] {
             let reported = run(&[&["dead"], arguments, &["--url", &place]].concat());
             assert_eq!(
                 (reported.code, reported.out.as_str()),

@@ -86,6 +86,28 @@ fn a_task_comes_from_a_file_or_from_stdin_and_is_published() {
 }
 
 #[test]
+fn a_time_of_long_ago_is_refused_without_past_and_shown_as_overdue() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let typed = ["task", "put", "a", "--at", "2020-01-01T00:00:00Z", "--url", &url];
+    let refused = run(&typed);
+    assert_eq!((refused.code, refused.out.as_str()), (Some(2), ""));
+    for detail in ["`--at 2020-01-01T00:00:00Z` is more than a day ago", "hint: with `--past`"] {
+        assert!(refused.err.contains(detail), "no `{detail}` in {}", refused.err);
+    }
+    let put = run(&[&typed[..], &["--past"]].concat());
+    let shown = "created a, due 2020-01-01T00:00:00.000Z; it is overdue and published at once\n";
+    assert_eq!((put.code, put.out.as_str()), (Some(0), shown), "{}", put.err);
+    let line = r#"{"id":"b","schedule":{"at":"2020-01-01T00:00:00Z"},"message":{}}"#;
+    let batch = run_with(&["task", "put", "-f", "-", "--url", &url], line);
+    let shown = "put 1 task: 1 created, 1 of them overdue, published at once\n";
+    assert_eq!((batch.code, batch.out.as_str()), (Some(0), shown), "{}", batch.err);
+    // What is no time is left to the instance.
+    let unread = run(&["task", "put", "c", "--at", "yesterday", "--url", &url]);
+    assert!(unread.code == Some(1) && unread.err.contains("/schedule/at: "), "{}", unread.err);
+}
+
+#[test]
 fn a_refused_put_shows_the_errors_of_the_instance() {
     let server = serve(&[]);
     let url = url(&server);

@@ -136,7 +136,8 @@ fn check(input: &[u8]) -> Verdict {
     }
     for read in [
         spec::read_preview(input, NOW).map(|_| ()),
-        spec::read_filter(input, &["rejected"], Some(1000)).map(|_| ()),
+        spec::read_filter(input, &["rejected"], 1000).map(|_| ()),
+        spec::read_bulk(input, &["rejected"]).map(|_| ()),
         spec::read_nothing(input),
     ] {
         read.or_else(|faults| have_places(input, faults))?;

@@ -46,6 +46,11 @@ impl Answer {
 }
 
 impl Api {
+    /// The address for command lines.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
     /// A client of the instance on this port.
     pub(crate) fn new(port: u16) -> Api {
         let config = Agent::config_builder()

@@ -1,4 +1,4 @@
-//! Requeues or discards all dead occurrences that match a filter.
+//! Requeues, discards or counts all dead occurrences that match a filter.
 //!
 //! Every request has a time limit; if some are left, the answer contains the position to continue from.
 
@@ -22,7 +22,7 @@ const SLICE_ENTRIES: usize = 1000;
 /// Result of a bulk request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BulkResult {
-    /// Number of occurrences that were requeued or discarded.
+    /// Number of occurrences that were requeued, discarded or counted.
     pub done: u64,
     /// Number of occurrences that stay dead because their key waits or is in flight.
     pub in_flight: u64,
@@ -48,11 +48,12 @@ pub struct BulkPosition {
 enum BulkAction {
     Requeue,
     Discard,
+    Count,
 }
 
 /// Result of one entry of a bulk request.
 enum EntryResult {
-    /// It was requeued or discarded.
+    /// It was requeued, discarded or counted.
     Changed,
     InFlight,
     Unserved,
@@ -95,6 +96,19 @@ impl Intake {
         deadline: Duration,
     ) -> Result<BulkResult, TimelineError> {
         self.bulk(BulkAction::Discard, filter, from, deadline).await
+    }
+
+    /// Counts all matching occurrences that were dead at the start, and changes nothing.
+    ///
+    /// # Errors
+    /// As for [`requeue_all`](Intake::requeue_all).
+    pub async fn count_dead(
+        &self,
+        filter: &DeadFilter,
+        from: Option<BulkPosition>,
+        deadline: Duration,
+    ) -> Result<BulkResult, TimelineError> {
+        self.bulk(BulkAction::Count, filter, from, deadline).await
     }
 
     async fn bulk(
@@ -195,6 +209,7 @@ impl Intake {
     ) -> Result<EntryResult, TimelineError> {
         let (key, died) = (&dead.cursor.key, Some(dead.cursor.died));
         Ok(match (action, &dead.lane) {
+            (BulkAction::Count, _) => EntryResult::Changed,
             (BulkAction::Discard, _) => match self.timeline.discard(self.shard(key), key, died, not_after).await? {
                 true => EntryResult::Changed,
                 false => EntryResult::Gone,

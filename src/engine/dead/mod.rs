@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::engine::intake::{GetError, Intake};
+use crate::engine::intake::{GetError, Intake, UnknownLane};
 use crate::task::record::RecordError;
 use crate::task::{Key, Lane, Record, Shard, TaskId};
 use crate::timeline::{
@@ -53,8 +53,8 @@ pub struct DeadSummary {
 #[derive(Debug, thiserror::Error)]
 pub enum RequeueError {
     /// No instance would publish it.
-    #[error("the lane `{0}` is not configured")]
-    UnknownLane(Lane),
+    #[error(transparent)]
+    UnknownLane(#[from] UnknownLane),
     /// This version cannot parse the record.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -131,7 +131,7 @@ impl Intake {
         let not_after = self.clock().now().plus(deadline);
         match self.dead_one(key).await {
             Ok(Some((dead, record))) if !self.lanes.contains_key(&record.lane) => {
-                Err(RequeueError::UnknownLane(dead.lane.unwrap_or(record.lane)))
+                Err(self.unknown_lane(dead.lane.as_ref().unwrap_or(&record.lane)).into())
             }
             // If it is not dead, its key may wait or be in flight; the timeline tells.
             Ok(_) => Ok(self.timeline.requeue(self.shard(key), key, None, not_after).await?),

@@ -25,6 +25,8 @@ use super::caller::Caller;
 use super::openapi::enums;
 use super::problem::Problem;
 use super::server::body;
+use super::tasks::is_overdue;
+use crate::clock::Timestamp;
 use crate::engine::intake::{EffectivePut, PutError};
 use crate::task::{TaskId, Traceparent};
 use crate::timeline::PutMode;
@@ -47,6 +49,10 @@ pub(super) enum AnswerView<'a> {
         result: &'static str,
         /// The next due, in ms since 1970.
         due_ms: i64,
+        /// Whether it was due at least 1 s before this answer. It is then published at once.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        #[schema(required = false)]
+        overdue: bool,
         /// The idempotency key of an occurrence with the former message that may still be delivered.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schema(nullable = false)]
@@ -124,12 +130,12 @@ async fn put_group(api: &Api, group: Group, trace: Option<Traceparent>) -> Bytes
     if !puts.is_empty() {
         put = api.intake.put_traced(PutMode::Put, puts, trace, api.limits.timeline_timeout).await;
     }
-    let mut put = put.into_iter();
+    let (mut put, now) = (put.into_iter(), api.intake.clock().now());
     let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
     let mut answers = Vec::with_capacity(asked.len() * 96);
     for (number, asked) in asked {
         let result = match asked {
-            Ok(id) => write_put(&mut answers, number, &id, put.next()),
+            Ok(id) => write_put(&mut answers, number, &id, put.next(), now),
             Err((id, problem)) => write_problem(&mut answers, number, id.as_deref(), &problem),
         };
         *counts.entry(result).or_default() += 1;
@@ -146,12 +152,14 @@ fn write_put(
     line: u64,
     id: &TaskId,
     put: Option<Result<EffectivePut, PutError>>,
+    now: Timestamp,
 ) -> &'static str {
     match put {
         Some(Ok(put)) => {
             let result = put.result.as_str();
+            let (due_ms, overdue) = (put.due.as_millis(), is_overdue(put.due, now));
             let in_flight = put.in_flight.map(|key| key.to_string());
-            write(answers, &AnswerView::Put { line, id, result, due_ms: put.due.as_millis(), in_flight });
+            write(answers, &AnswerView::Put { line, id, result, due_ms, overdue, in_flight });
             result
         }
         Some(Err(error)) => write_problem(answers, line, Some(id.as_str()), &Problem::from(error)),

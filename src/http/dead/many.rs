@@ -7,15 +7,15 @@ use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 
 use super::views::{DiscardedView, RequeuedView};
-use super::{bad_cursor, cursor_text, filter_for, parse_cursor, reasons};
+use super::{bad_cursor, check_lane, cursor_text, filter_for, parse_cursor, reasons};
 use crate::clock::Timestamp;
-use crate::engine::dead::bulk::BulkPosition;
+use crate::engine::dead::bulk::{BulkPosition, BulkResult};
 use crate::http::caller::Caller;
 use crate::http::openapi::{BODY, TIMELINE};
 use crate::http::problem::Problem;
 use crate::http::server::body;
 use crate::http::{Api, openapi};
-use crate::task::spec::{self, Fault};
+use crate::task::spec::{self, BulkRequest, Fault};
 use crate::timeline::DeadFilter;
 
 /// `POST`: requeues all matching occurrences.
@@ -24,8 +24,8 @@ use crate::timeline::DeadFilter;
     path = "/v1/dead:requeue",
     operation_id = "requeue_many_dead",
     summary = "Requeue dead occurrences in bulk",
-    description = "Requeues all matching occurrences that were dead when the request began; `{}` matches all. They are \
-        due now, under their old keys. If the time limit ends the request early, `more` is true and the next request \
+    description = "Requeues all matching occurrences that were dead when the request began: those of a filter, or all \
+        with `\"all\": true`. They are due now, under their old keys. If the time limit ends the request early, `more` is true and the next request \
         continues with `next_cursor`.",
     tag = "dead",
     request_body(content = openapi::task::DeadFilterSchema, example = json!({"lane": "default", "reason": "destination"})),
@@ -39,14 +39,26 @@ pub(in crate::http) async fn requeue(
     request: Request,
 ) -> Result<Response, Problem> {
     caller.check_bulk_requeue()?;
-    let (filter, from) = read(&api, &caller, request).await?;
-    let result = api.intake.requeue_all(&filter, from, api.limits.timeline_timeout).await?;
+    let bulk = read(&api, &caller, request).await?;
+    if bulk.dry_run {
+        let (matched, next_cursor) = bulk.count(&api, &caller).await?;
+        let view = RequeuedView {
+            matched: Some(matched),
+            more: next_cursor.is_some(),
+            next_cursor,
+            ..RequeuedView::default()
+        };
+        return Ok(Json(view).into_response());
+    }
+    let result = api.intake.requeue_all(&bulk.filter, bulk.from.clone(), api.limits.timeline_timeout).await?;
+    bulk.check_lane(&api, &caller, &result)?;
     api.metrics.requeue("requeued", result.done);
     api.metrics.requeue("in_flight", result.in_flight);
     api.metrics.requeue("unserved", result.unserved);
     api.metrics.requeue("unreadable", result.unreadable);
     let next_cursor = result.next.as_ref().map(position_text);
     let view = RequeuedView {
+        matched: None,
         requeued: result.done,
         in_flight: result.in_flight,
         unserved: result.unserved,
@@ -63,8 +75,8 @@ pub(in crate::http) async fn requeue(
     path = "/v1/dead:discard",
     operation_id = "discard_many_dead",
     summary = "Discard dead occurrences in bulk",
-    description = "Deletes all matching occurrences that were dead when the request began; `{}` matches all. If the \
-        time limit ends the request early, `more` is true and the next request continues with `next_cursor`.",
+    description = "Deletes all matching occurrences that were dead when the request began: those of a filter, or all \
+        with `\"all\": true`. If the time limit ends the request early, `more` is true and the next request continues with `next_cursor`.",
     tag = "dead",
     request_body(content = openapi::task::DeadFilterSchema, example = json!({"reason": "rejected", "to": "2026-12-01T00:00:00Z"})),
     responses((status = 200, body = DiscardedView, description = "The result.",
@@ -76,20 +88,52 @@ pub(in crate::http) async fn discard(
     Extension(caller): Extension<Arc<Caller>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (filter, from) = read(&api, &caller, request).await?;
-    let result = api.intake.discard_all(&filter, from, api.limits.timeline_timeout).await?;
+    let bulk = read(&api, &caller, request).await?;
+    if bulk.dry_run {
+        let (matched, next_cursor) = bulk.count(&api, &caller).await?;
+        let view = DiscardedView { matched: Some(matched), discarded: 0, more: next_cursor.is_some(), next_cursor };
+        return Ok(Json(view).into_response());
+    }
+    let result = api.intake.discard_all(&bulk.filter, bulk.from.clone(), api.limits.timeline_timeout).await?;
+    bulk.check_lane(&api, &caller, &result)?;
     api.metrics.discard("discarded", result.done);
     let next_cursor = result.next.as_ref().map(position_text);
-    Ok(Json(DiscardedView { discarded: result.done, more: next_cursor.is_some(), next_cursor }).into_response())
+    let view = DiscardedView { matched: None, discarded: result.done, more: next_cursor.is_some(), next_cursor };
+    Ok(Json(view).into_response())
 }
 
-async fn read(api: &Api, caller: &Caller, request: Request) -> Result<(DeadFilter, Option<BulkPosition>), Problem> {
+/// A bulk request of one caller.
+struct Bulk {
+    filter: DeadFilter,
+    /// Where it continues.
+    from: Option<BulkPosition>,
+    dry_run: bool,
+}
+
+impl Bulk {
+    /// The number of matches, and where to continue counting.
+    async fn count(&self, api: &Api, caller: &Caller) -> Result<(u64, Option<String>), Problem> {
+        let result = api.intake.count_dead(&self.filter, self.from.clone(), api.limits.timeline_timeout).await?;
+        self.check_lane(api, caller, &result)?;
+        Ok((result.done, result.next.as_ref().map(position_text)))
+    }
+
+    /// If nothing matches, the name of the lane may be mistyped.
+    fn check_lane(&self, api: &Api, caller: &Caller, result: &BulkResult) -> Result<(), Problem> {
+        if *result == BulkResult::default() && self.from.is_none() {
+            return check_lane(api, caller, self.filter.lane.as_ref());
+        }
+        Ok(())
+    }
+}
+
+async fn read(api: &Api, caller: &Caller, request: Request) -> Result<Bulk, Problem> {
     let (parts, body) = request.into_parts();
     let body = body::small_json(&parts.headers, body, api).await?;
-    let filter = spec::read_filter(&body, &reasons(), None).map_err(Problem::invalid)?;
+    let BulkRequest { filter, dry_run } = spec::read_bulk(&body, &reasons()).map_err(Problem::invalid)?;
     let from =
         filter.cursor.as_deref().map(read_position).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
-    Ok((filter_for(caller, filter), from))
+    Ok(Bulk { filter: filter_for(caller, filter), from, dry_run })
 }
 
 /// Where a bulk request continues, as a cursor: the start of the scan, a tilde, the last position.

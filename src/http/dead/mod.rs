@@ -23,7 +23,7 @@ use crate::engine::Reason;
 use crate::engine::dead::RequeueError;
 use crate::task::record::RecordError;
 use crate::task::spec::{self, Fault, Filter};
-use crate::task::{Key, id::BadName};
+use crate::task::{Key, Lane, id::BadName};
 use crate::timeline::{DeadCursor, DeadFilter, RequeueAnswer};
 
 /// Default number of entries.
@@ -92,12 +92,15 @@ pub(super) async fn list(
     request: Request,
 ) -> Result<Response, Problem> {
     let asked = query(request.uri())?;
-    let filter = spec::read_filter(asked.as_bytes(), &reasons(), Some(MAX_LIMIT)).map_err(Problem::invalid)?;
+    let filter = spec::read_filter(asked.as_bytes(), &reasons(), MAX_LIMIT).map_err(Problem::invalid)?;
     let after =
         filter.cursor.as_deref().map(parse_cursor).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
-    let limit = filter.limit.unwrap_or(DEFAULT_LIMIT);
+    let (limit, is_first) = (filter.limit.unwrap_or(DEFAULT_LIMIT), after.is_none());
     let filter = filter_for(&caller, filter);
     let page = api.intake.dead(&filter, after, limit, api.limits.timeline_timeout / 2).await?;
+    if is_first && page.dead.is_empty() && page.next.is_none() {
+        check_lane(&api, &caller, filter.lane.as_ref())?;
+    }
     let next_cursor = page.next.as_ref().map(cursor_text);
     let items = page.dead.into_iter().map(DeadView::from).collect();
     Ok(Json(DeadListView { items, next_cursor }).into_response())
@@ -213,11 +216,20 @@ pub(super) async fn requeue(
     }
 }
 
+/// If nothing is dead in a lane that is not configured, its name may be mistyped. A caller that may not use the lane
+/// learns nothing about the others.
+fn check_lane(api: &Api, caller: &Caller, lane: Option<&Lane>) -> Result<(), Problem> {
+    match lane.filter(|lane| caller.may_use(lane)) {
+        Some(lane) => Ok(api.intake.check_lane(lane)?),
+        None => Ok(()),
+    }
+}
+
 fn not_requeued(api: &Api, error: RequeueError) -> Problem {
     match error {
-        RequeueError::UnknownLane(lane) => {
+        RequeueError::UnknownLane(error) => {
             api.metrics.requeue("unserved", 1);
-            Problem::fault("/lane", "unknown_lane", format!("the lane `{lane}` is not configured: it stays dead"))
+            Problem::fault("/lane", "unknown_lane", format!("the occurrence stays dead: {error}"))
         }
         RequeueError::Record(error) => {
             api.metrics.requeue("unreadable", 1);

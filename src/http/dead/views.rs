@@ -99,9 +99,13 @@ fn is_zero(number: &u64) -> bool {
 }
 
 /// The result of a bulk requeue.
-#[derive(Serialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 #[schema(as = DeadRequeued)]
 pub(super) struct RequeuedView {
+    /// With `dry_run` only: occurrences that match. Nothing was changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) matched: Option<u64>,
     /// Occurrences that are due now. Requeues without an answer are not counted.
     pub(super) requeued: u64,
     /// Occurrences that stay dead because their keys wait or are in flight.
@@ -126,6 +130,10 @@ pub(super) struct RequeuedView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadDiscarded)]
 pub(super) struct DiscardedView {
+    /// With `dry_run` only: occurrences that match. Nothing was changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub(super) matched: Option<u64>,
     /// Deleted occurrences. Discards without an answer are not counted.
     pub(super) discarded: u64,
     /// Whether the time limit ended the request early.

@@ -59,11 +59,17 @@ pub(in crate::http) struct PreviewSchema {
     count: u32,
 }
 
-/// Selects dead occurrences; a missing member means any.
+/// Selects dead occurrences, by at least one of `lane`, `reason`, `from` and `to`, or with `"all": true`.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = DeadFilter)]
 pub(in crate::http) struct DeadFilterSchema {
+    /// All of them. Excludes the members that select.
+    #[schema(required = false, default = false)]
+    all: bool,
+    /// Counts the matches and changes nothing.
+    #[schema(required = false, default = false)]
+    dry_run: bool,
     /// Of this lane.
     #[schema(required = false, pattern = "^[a-z0-9-]{1,32}$")]
     lane: String,

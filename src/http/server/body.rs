@@ -115,8 +115,11 @@ async fn collect(body: Body, limit: usize, mut held: HeldBytes) -> Result<WholeB
     Ok(WholeBody { bytes: text, held })
 }
 
+/// The largest body is either the option, or fixed for requests without a payload.
 pub(in crate::http) fn too_large(limit: usize) -> Problem {
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("more than {limit} bytes"))
+    let whose = if limit == FREE_BYTES { "" } else { ", the `http.body_limit` of this instance" };
+    let detail = format!("it has more than {limit} bytes{whose}");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
 }
 
 pub(in crate::http) fn too_slow(limit: Duration) -> Problem {

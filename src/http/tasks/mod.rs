@@ -22,7 +22,7 @@ use crate::task::TaskId;
 use crate::task::spec::{self, Fault};
 use crate::timeline::{CancelAnswer, PutMode};
 
-pub(super) use self::views::{Due, PutView};
+pub(super) use self::views::{Due, PutView, is_overdue};
 
 /// A task's id in a path.
 type IdInPath = Result<Path<String>, PathRejection>;
@@ -92,7 +92,7 @@ pub(super) async fn get(
     let id = read_id(id).map_err(|fault| Problem::invalid(vec![fault]))?;
     caller.check_id(&id)?;
     match api.intake.get(&id).await? {
-        Some((record, held)) => match task_view(&id, &record, &held) {
+        Some((record, held)) => match task_view(&id, &record, &held, api.intake.clock().now()) {
             Ok(view) => Ok(json(StatusCode::OK, view)),
             Err(error) => Err(Problem::unreadable(&error)),
         },
@@ -146,7 +146,7 @@ pub(super) async fn put_one(
 ) -> Result<Response, Problem> {
     let put = read_and_put(api, caller, mode, id, request).await;
     api.metrics.put(put.as_ref().map_or_else(|problem| problem.code, |(_, put)| put.result.as_str()), 1);
-    put.map(|(id, put)| put_view(&id, put))
+    put.map(|(id, put)| put_view(&id, put, api.intake.clock().now()))
 }
 
 /// Reports faults of the id and of the body together.

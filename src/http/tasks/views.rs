@@ -1,5 +1,7 @@
 //! The JSON answers about tasks.
 
+use std::time::Duration;
+
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,9 @@ use crate::http::openapi::enums;
 use crate::http::openapi::task::{CatchUpSchema, MessageSchema, Retry, ScheduleSchema};
 use crate::task::{Record, TaskId, spec};
 use crate::timeline::{PutResult, StoredTask};
+
+/// A task that waits counts as overdue this long after its due.
+const OVERDUE_AFTER: Duration = Duration::from_secs(1);
 
 /// A due, in both forms.
 #[derive(Serialize, ToSchema)]
@@ -43,6 +48,10 @@ pub(in crate::http) struct PutView<'a> {
     due: String,
     /// The same in ms since 1970.
     due_ms: i64,
+    /// Whether it was due at least 1 s before this answer. It is then published at once.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    overdue: bool,
     /// Up to three dues after it.
     next: Vec<Due>,
     /// The idempotency key of an occurrence with the former message that may still be delivered.
@@ -83,6 +92,10 @@ pub(super) struct HeldTaskView<'a> {
     due: String,
     /// The same in ms since 1970.
     due_ms: i64,
+    /// Whether it waits although it was due at least 1 s ago.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    overdue: bool,
     /// The idempotency key of the occurrence in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -143,9 +156,15 @@ struct CountsView {
     last_due: Option<String>,
 }
 
+/// Whether a task with this due is late.
+pub(in crate::http) fn is_overdue(due: Timestamp, now: Timestamp) -> bool {
+    due.plus(OVERDUE_AFTER) <= now
+}
+
 /// The answer of a put.
-pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut) -> Response {
+pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut, now: Timestamp) -> Response {
     let status = if put.result == PutResult::Created { StatusCode::CREATED } else { StatusCode::OK };
+    let overdue = is_overdue(put.due, now);
     let Due { due, due_ms } = put.due.into();
     let view = PutView {
         id,
@@ -153,6 +172,7 @@ pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut) -> Response {
         status: if put.in_flight.is_some() { "in_flight" } else { "scheduled" },
         due,
         due_ms,
+        overdue,
         next: put.next.into_iter().map(Due::from).collect(),
         in_flight: put.in_flight.map(|key| key.to_string()),
     };
@@ -161,7 +181,12 @@ pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut) -> Response {
 }
 
 /// The task and its state; the task's own bytes are unchanged.
-pub(super) fn task_view(id: &TaskId, record: &Record, held: &StoredTask) -> Result<String, serde_json::Error> {
+pub(super) fn task_view(
+    id: &TaskId,
+    record: &Record,
+    held: &StoredTask,
+    now: Timestamp,
+) -> Result<String, serde_json::Error> {
     let counts = record.task.schedule.is_recurring().then(|| CountsView {
         accepted: held.counts.accepted,
         dead: held.counts.dead,
@@ -176,6 +201,7 @@ pub(super) fn task_view(id: &TaskId, record: &Record, held: &StoredTask) -> Resu
         status: if held.in_flight { "in_flight" } else { "scheduled" },
         due,
         due_ms,
+        overdue: !held.in_flight && is_overdue(held.due, now),
         in_flight: held.in_flight.then(|| crate::task::Key { task: id.clone(), due: held.due }.to_string()),
         unreadable: held.unreadable,
         created: record.created.to_string(),

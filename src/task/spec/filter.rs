@@ -1,4 +1,5 @@
-//! Selects dead occurrences: `{"lane"?, "reason"?, "from"?, "to"?, "cursor"?, "limit"?}`.
+//! Selects dead occurrences: `{"lane"?, "reason"?, "from"?, "to"?, "cursor"?, "limit"?}`. A bulk request has `"all"?` and
+//! `"dry_run"?` instead of `limit`.
 
 use std::borrow::Cow;
 
@@ -25,12 +26,55 @@ pub struct Filter {
     pub limit: Option<usize>,
 }
 
-/// Parses a filter. `most` is the maximum of `limit`; with `None` there is no such member.
+/// A bulk request for dead occurrences.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BulkRequest {
+    /// Which ones.
+    pub filter: Filter,
+    /// Whether it only counts them.
+    pub dry_run: bool,
+}
+
+/// Parses the filter of a list. `limit` is at most `max_limit`.
 ///
 /// # Errors
 /// Every fault of the document.
-pub fn read_filter(json: &[u8], reasons: &[&str], most: Option<u64>) -> Result<Filter, Vec<Fault>> {
-    object::read(json, "filter", |field| document(field, reasons, most))
+pub fn read_filter(json: &[u8], reasons: &[&str], max_limit: u64) -> Result<Filter, Vec<Fault>> {
+    object::read(json, "filter", |field| {
+        let mut object = field.object()?;
+        let filter = members(&mut object, reasons);
+        let limit = object.optional("limit", |field| field.number(1, max_limit));
+        object.end();
+        Some(Filter { limit: limit.and_then(|limit| usize::try_from(limit).ok()), ..filter })
+    })
+}
+
+/// Parses a bulk request. It selects by a filter or says `"all": true`, so that a forgotten member does not select
+/// everything.
+///
+/// # Errors
+/// Every fault of the document.
+pub fn read_bulk(json: &[u8], reasons: &[&str]) -> Result<BulkRequest, Vec<Fault>> {
+    object::read(json, "filter", |field| {
+        let mut object = field.object()?;
+        let selects = ["lane", "reason", "from", "to"].into_iter().any(|name| object.has(name));
+        let filter = members(&mut object, reasons);
+        let all = object.optional("all", |field| field.truth());
+        let dry_run = object.optional("dry_run", |field| field.truth()).unwrap_or_default();
+        match all {
+            Some(true) if selects => {
+                object.path.member("all").fault::<()>("exclusive_fields", "`all` and a filter exclude each other");
+            }
+            None | Some(false) if !selects => {
+                let detail =
+                    "a filter is missing: `lane`, `reason`, `from` or `to`; or `\"all\": true` for all of them";
+                object.path.fault::<()>("missing_field", detail);
+            }
+            _ => {}
+        }
+        object.end();
+        Some(BulkRequest { filter, dry_run })
+    })
 }
 
 /// Parses an empty body: `{}`.
@@ -41,22 +85,20 @@ pub fn read_nothing(json: &[u8]) -> Result<(), Vec<Fault>> {
     object::read(json, "body", |field| field.object().map(Object::end))
 }
 
-fn document(field: Field<'_, '_>, reasons: &[&str], most: Option<u64>) -> Option<Filter> {
-    let mut object = field.object()?;
+/// Takes the members that select, and the cursor.
+fn members(object: &mut Object<'_, '_>, reasons: &[&str]) -> Filter {
     let lane = object.optional("lane", lane);
     let reason = object.optional("reason", |field| reason(field, reasons));
     // Both round up: the timeline stores time of deaths rounded down to the millisecond.
     let mut time = |name| object.optional(name, |field| time::read(field, Rounding::Up));
     let (from, to) = (time("from"), time("to"));
     let cursor = object.optional("cursor", |field| field.text().map(Cow::into_owned));
-    let limit = most.and_then(|most| object.optional("limit", |field| field.number(1, most)));
     if let (Some(from), Some(to)) = (from, to)
         && to <= from
     {
-        field.path.member("to").fault::<()>("out_of_range", "`to` has to be later than `from`");
+        object.path.member("to").fault::<()>("out_of_range", "`to` has to be later than `from`");
     }
-    object.end();
-    Some(Filter { lane, reason, from, to, cursor, limit: limit.and_then(|limit| usize::try_from(limit).ok()) })
+    Filter { lane, reason, from, to, cursor, limit: None }
 }
 
 fn reason(field: Field<'_, '_>, reasons: &[&str]) -> Option<String> {
@@ -75,7 +117,7 @@ mod tests {
 
     fn read(json: &str) -> Result<Filter, Vec<(String, &'static str)>> {
         let named = |faults: Vec<Fault>| faults.into_iter().map(|fault| (fault.pointer, fault.code)).collect();
-        read_filter(json.as_bytes(), &["rejected", "too late"], Some(1000)).map_err(named)
+        read_filter(json.as_bytes(), &["rejected", "too late"], 1000).map_err(named)
     }
 
     #[test]
@@ -94,12 +136,25 @@ mod tests {
         let expected = [
             ("/lane", "bad_lane"),
             ("/reason", "bad_value"),
-            ("/limit", "out_of_range"),
             ("/to", "out_of_range"),
+            ("/limit", "out_of_range"),
             ("/z", "unknown_field"),
         ];
         assert_eq!(faults, expected.map(|(pointer, code)| (pointer.to_owned(), code)));
-        let limit = read_filter(br#"{"limit":1}"#, &[], None).unwrap_err();
-        assert_eq!((limit.len(), limit[0].code), (1, "unknown_field"));
+    }
+
+    #[test]
+    fn a_bulk_request_selects_by_a_filter_or_says_all() {
+        let bulk = |json: &str| read_bulk(json.as_bytes(), &["rejected"]);
+        let codes = |json: &str| bulk(json).unwrap_err().into_iter().map(|fault| fault.code).collect::<Vec<_>>();
+        assert_eq!(bulk(r#"{"all":true,"cursor":"c"}"#).unwrap().filter.cursor, Some("c".to_owned()));
+        let lane = bulk(r#"{"lane":"a","all":false,"dry_run":true}"#).unwrap();
+        assert_eq!((lane.filter.lane, lane.dry_run), ("a".parse().ok(), true));
+        for nothing in ["{}", r#"{"all":false}"#, r#"{"cursor":"c"}"#, r#"{"dry_run":true}"#] {
+            assert_eq!(codes(nothing), ["missing_field"], "{nothing}");
+        }
+        assert_eq!(codes(r#"{"all":true,"reason":"rejected"}"#), ["exclusive_fields"]);
+        assert_eq!(codes(r#"{"lane":"a","all":1}"#), ["wrong_type"]);
+        assert_eq!(codes(r#"{"lane":"a","limit":1}"#), ["unknown_field"]);
     }
 }

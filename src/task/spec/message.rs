@@ -48,7 +48,7 @@ fn headers(field: Field<'_, '_>, limits: &Limits) -> Option<BTreeMap<String, Str
     let path = field.path;
     let members = field.object()?.into_members();
     if members.len() > limits.headers {
-        let detail = format!("there are {} headers, {} are allowed", members.len(), limits.headers);
+        let detail = format!("there are {} headers, `limits.headers` allows {}", members.len(), limits.headers);
         path.fault::<()>("too_many", detail);
     }
     let mut headers = BTreeMap::new();
@@ -64,7 +64,7 @@ fn headers(field: Field<'_, '_>, limits: &Limits) -> Option<BTreeMap<String, Str
         headers.insert(name.clone().into_owned(), value.into_owned());
     }
     if bytes > limits.header_bytes {
-        let detail = format!("all headers together have {bytes} bytes, {} are allowed", limits.header_bytes);
+        let detail = format!("all headers have {bytes} bytes, `limits.header_bytes` allows {}", limits.header_bytes);
         path.fault::<()>("too_large", detail);
     }
     Some(headers)
@@ -123,7 +123,7 @@ fn payload(object: &mut Object<'_, '_>, limits: &Limits) -> Payload {
 
 fn fits(bytes: usize, limits: &Limits, path: Path<'_>) -> Option<()> {
     if bytes > limits.payload {
-        let detail = format!("the payload has {bytes} bytes, {} are allowed", limits.payload);
+        let detail = format!("the payload has {bytes} bytes, `limits.payload` allows {}", limits.payload);
         return path.fault("too_large", detail);
     }
     Some(())

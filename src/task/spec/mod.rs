@@ -36,9 +36,10 @@ use super::schedule::ScheduleError;
 use super::{CatchUp, Lane, Message, Task};
 use crate::clock::Timestamp;
 
-pub use filter::{Filter, read_filter, read_nothing};
+pub use filter::{BulkRequest, Filter, read_bulk, read_filter, read_nothing};
 pub use object::MAX_FAULTS;
 pub use preview::{Preview, read_preview};
+pub use time::parse as parse_time;
 pub use write::write;
 
 /// One thing wrong with a task, in the form of `errors` in a problem document.

@@ -2,7 +2,10 @@
 
 use super::object::{Field, Path};
 use crate::clock::Timestamp;
-use crate::task::{RetryPolicy, Task};
+use crate::task::{RetryPolicy, Task, duration};
+
+/// The error does not name a longer time of a policy: a year, in ms.
+const MAX_SHOWN_MS: u128 = 365 * 24 * 60 * 60 * 1000;
 
 /// Parses a policy. Missing members have their defaults.
 pub(super) fn read(field: Field<'_, '_>) -> Option<RetryPolicy> {
@@ -21,8 +24,12 @@ pub(super) fn read(field: Field<'_, '_>) -> Option<RetryPolicy> {
     };
     let worst = policy.worst_case();
     if field.path.count() == before && worst > RetryPolicy::MAX_WAIT {
-        let (worst, longest) = (worst.as_millis(), RetryPolicy::MAX_WAIT.as_millis());
-        let detail = format!("the retries may take {worst} ms together, {longest} ms are allowed");
+        let longest = duration::format(RetryPolicy::MAX_WAIT);
+        let worst = match worst.as_millis() <= MAX_SHOWN_MS {
+            true => duration::format(worst),
+            false => "more than a year".to_owned(),
+        };
+        let detail = format!("all retries together may take {longest}; these take up to {worst}");
         return field.path.fault("retry_too_long", detail);
     }
     Some(policy)

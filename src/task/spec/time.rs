@@ -20,7 +20,7 @@ pub(super) enum Rounding {
 pub(super) fn read(field: Field<'_, '_>, round: Rounding) -> Option<Timestamp> {
     let text = field.text()?;
     let shown = shown(&text);
-    let Some(time) = parse(&text, round) else {
+    let Some(time) = parse_rounded(&text, round) else {
         let detail = format!("`{shown}` is not a time in RFC 3339, with its offset, such as 2026-11-20T09:30:00Z");
         return field.path.fault("bad_time", detail);
     };
@@ -31,8 +31,14 @@ pub(super) fn read(field: Field<'_, '_>, round: Rounding) -> Option<Timestamp> {
     Some(time)
 }
 
+/// Parses a time as the API does. `None` if it is none; it may be out of range for a due.
+#[must_use]
+pub fn parse(text: &str) -> Option<Timestamp> {
+    parse_rounded(text, Rounding::Up)
+}
+
 /// Parses `YYYY-MM-DD`, `T` or a space, `hh:mm:ss`, an optional fraction, then `Z` or an offset.
-fn parse(text: &str, round: Rounding) -> Option<Timestamp> {
+fn parse_rounded(text: &str, round: Rounding) -> Option<Timestamp> {
     let (date_time, rest) = text.split_at_checked(19)?;
     let bytes = date_time.as_bytes();
     let marks = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')];
@@ -95,7 +101,7 @@ mod tests {
     use super::*;
 
     fn up(text: &str) -> Option<i64> {
-        parse(text, Rounding::Up).map(Timestamp::as_millis)
+        super::parse(text).map(Timestamp::as_millis)
     }
 
     #[test]
@@ -124,7 +130,7 @@ mod tests {
         assert_eq!(up("2026-11-20T12:00:00.1230001Z"), Some(second + 124));
         assert_eq!(up("2026-11-20T12:00:00.123000000000000000000Z"), Some(second + 123));
         assert_eq!(up("2026-11-20T12:00:00.9999999999999Z"), Some(second + 1000));
-        let down = parse("2026-11-20T12:00:00.9999Z", Rounding::Down).unwrap();
+        let down = parse_rounded("2026-11-20T12:00:00.9999Z", Rounding::Down).unwrap();
         assert_eq!(down.as_millis(), second + 999);
     }
 

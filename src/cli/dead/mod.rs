@@ -1,12 +1,17 @@
 //! `punctual dead list | show | requeue | discard`: the dead occurrences of a running instance.
 
+mod bulk;
+mod wait;
+
+use std::time::Duration;
+
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
 
 use super::client::{ApiAnswer, Client};
 use super::out::{self, Printable};
@@ -23,7 +28,7 @@ pub(super) enum DeadCommand {
     /// Show a dead occurrence with its message
     Show(ShowArguments),
     /// Requeue dead occurrences: they are due now, under their old keys
-    Requeue(ManyArguments),
+    Requeue(RequeueArguments),
     /// Delete dead occurrences
     Discard(ManyArguments),
 }
@@ -75,8 +80,23 @@ pub(super) struct ManyArguments {
     /// All dead occurrences, whatever lane, reason and time
     #[arg(long, conflicts_with_all = ["lane", "reason", "from", "to"])]
     all: bool,
+    /// Only count the matches
+    #[arg(long, conflicts_with = "keys")]
+    dry_run: bool,
+    /// Do not ask back before many are changed
+    #[arg(long, conflicts_with = "keys")]
+    yes: bool,
     #[command(flatten)]
     place: TaskPlace,
+}
+
+#[derive(Args)]
+pub(super) struct RequeueArguments {
+    #[command(flatten)]
+    many: ManyArguments,
+    /// Wait this long after the requeue, then show what died again: 2s
+    #[arg(long, value_name = "DURATION", value_parser = wait::duration)]
+    wait: Option<Duration>,
 }
 
 #[derive(Deserialize)]
@@ -100,21 +120,6 @@ struct DeadView {
 #[derive(Deserialize)]
 struct DoneView {
     result: Printable,
-}
-
-/// The result of a bulk request, requeued or discarded.
-#[derive(Deserialize)]
-struct ManyView {
-    #[serde(alias = "requeued", alias = "discarded")]
-    done: u64,
-    #[serde(default)]
-    in_flight: u64,
-    #[serde(default)]
-    unserved: u64,
-    #[serde(default)]
-    unreadable: u64,
-    more: bool,
-    next_cursor: Option<String>,
 }
 
 /// What to do with dead occurrences, in the words of the API.
@@ -146,7 +151,7 @@ pub(super) fn run(command: DeadCommand) -> Result<(), Failure> {
         match command {
             DeadCommand::List(arguments) => list(&arguments).await,
             DeadCommand::Show(arguments) => show(&arguments).await,
-            DeadCommand::Requeue(arguments) => act(Act::Requeue, &arguments).await,
+            DeadCommand::Requeue(arguments) => requeue(&arguments).await,
             DeadCommand::Discard(arguments) => act(Act::Discard, &arguments).await,
         }
     })
@@ -205,7 +210,22 @@ async fn show(arguments: &ShowArguments) -> Result<(), Failure> {
 
 async fn act(act: Act, arguments: &ManyArguments) -> Result<(), Failure> {
     let caller = Caller::new(&arguments.place)?;
-    if arguments.keys.is_empty() { many(act, &caller, arguments).await } else { each(act, &caller, arguments).await }
+    if arguments.keys.is_empty() {
+        bulk::run(act, &caller, arguments).await
+    } else {
+        each(act, &caller, arguments).await
+    }
+}
+
+async fn requeue(arguments: &RequeueArguments) -> Result<(), Failure> {
+    let Some(wait) = arguments.wait.filter(|_| !arguments.many.dry_run) else {
+        return act(Act::Requeue, &arguments.many).await;
+    };
+    let caller = Caller::new(&arguments.many.place)?;
+    let begun = wait::time_of(&caller).await?;
+    let requeued = act(Act::Requeue, &arguments.many).await;
+    let died = wait::died_since(&caller, &arguments.many, &begun, wait).await;
+    requeued.and(died)
 }
 
 /// One by one. A failure does not stop the others.
@@ -233,47 +253,6 @@ async fn each(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Resul
         }
     }
     failed.map_or(Ok(()), Err)
-}
-
-/// All matching ones, request by request until the instance reports that none are left.
-async fn many(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Result<(), Failure> {
-    let (path, doing) = (format!("/v1/dead:{}", act.verb()), format!("cannot {} the dead", act.verb()));
-    let mut body: Map<String, Value> =
-        arguments.filter.said().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
-    let (mut done, mut in_flight, mut others) = (0, 0, 0);
-    loop {
-        let called = caller.call::<ManyView>(Method::POST, &path, Some(Value::from(body.clone()).to_string()), &doing);
-        let view = match called.await {
-            Ok((_, view)) => view,
-            Err(failure) => {
-                if done > 0 {
-                    tell(&format!("{} {done} before this:\n", act.done()));
-                }
-                return Err(failure);
-            }
-        };
-        done += view.done;
-        // They are behind the cursor, so later requests do not count them again.
-        in_flight += view.in_flight;
-        others += view.unserved + view.unreadable;
-        match view.next_cursor.filter(|_| view.more) {
-            Some(cursor) => body.insert("cursor".into(), Value::from(cursor)),
-            None => break,
-        };
-    }
-    if others > 0 {
-        tell(&format!("{others} stay dead: their lanes are not configured, or they cannot be read\n"));
-    }
-    match act {
-        Act::Requeue if arguments.place.json => {
-            out::json(&json!({"requeued": done, "in_flight": in_flight}).to_string())
-        }
-        Act::Discard if arguments.place.json => out::json(&json!({"discarded": done}).to_string()),
-        _ if in_flight > 0 => {
-            say(&format!("{} {done}; {in_flight} stay dead: their keys wait or are in flight\n", act.done()))
-        }
-        _ => say(&format!("{} {done}\n", act.done())),
-    }
 }
 
 impl Filter {

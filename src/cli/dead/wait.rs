@@ -1,0 +1,78 @@
+//! `punctual dead requeue --wait`: what died again after a requeue.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use anyhow::anyhow;
+use hyper::Method;
+use serde::Deserialize;
+
+use super::{Caller, DeadView, ManyArguments, PageView};
+use crate::cli::out::Printable;
+use crate::cli::task::path_segment;
+use crate::cli::{Failure, say};
+use crate::task::duration;
+
+/// Maximum number of pages that are read.
+const MAX_PAGES: usize = 100;
+
+/// How many causes are shown.
+const MAX_CAUSES: usize = 10;
+
+#[derive(Deserialize)]
+struct StatsView {
+    now: Printable,
+}
+
+/// Parses a duration for clap.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|error| error.to_string())
+}
+
+/// The time of the instance, in RFC 3339.
+pub(super) async fn time_of(caller: &Caller<'_>) -> Result<String, Failure> {
+    let (_, stats) = caller.call::<StatsView>(Method::GET, "/v1/stats", None, "cannot ask for the time").await?;
+    Ok(stats.now.as_str().to_owned())
+}
+
+/// Waits, then shows which of the requeued occurrences died again. After a requeue by filter these are all that died
+/// since then in the lane of the filter.
+///
+/// # Errors
+/// If any died, so that a script notices.
+pub(super) async fn died_since(
+    caller: &Caller<'_>,
+    arguments: &ManyArguments,
+    begun: &str,
+    wait: Duration,
+) -> Result<(), Failure> {
+    tokio::time::sleep(wait).await;
+    let keys: HashSet<&str> = arguments.keys.iter().map(String::as_str).collect();
+    let mut causes: BTreeMap<String, u64> = BTreeMap::new();
+    let mut path = format!("/v1/dead?limit=1000&from={}", path_segment(begun));
+    if let Some(lane) = &arguments.filter.lane {
+        path.push_str(&format!("&lane={}", path_segment(lane)));
+    }
+    let (mut cursor, mut pages) = (None::<String>, 0);
+    loop {
+        let whole = cursor.as_ref().map_or(path.clone(), |cursor| format!("{path}&cursor={}", path_segment(cursor)));
+        let (_, page) = caller.call::<PageView>(Method::GET, &whole, None, "cannot list the dead").await?;
+        let dead = page.items.iter().filter_map(|item| serde_json::from_str::<DeadView>(item.get()).ok());
+        for dead in dead.filter(|dead| keys.is_empty() || keys.contains(dead.key.as_str())) {
+            *causes.entry(format!("{}: {}", dead.reason, dead.detail)).or_default() += 1;
+        }
+        cursor = page.next_cursor;
+        pages += 1;
+        if cursor.is_none() || pages >= MAX_PAGES {
+            break;
+        }
+    }
+    let (total, waited) = (causes.values().sum::<u64>(), duration::format(wait));
+    if total == 0 {
+        return if arguments.place.json { Ok(()) } else { say(&format!("none died again within {waited}\n")) };
+    }
+    let mut causes: Vec<(String, u64)> = causes.into_iter().collect();
+    causes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let causes = causes.iter().take(MAX_CAUSES).map(|(cause, count)| format!("\n  {count} x {cause}"));
+    Err(Failure::failed(anyhow!("{total} died again within {waited}:{}", causes.collect::<String>())))
+}
