@@ -4,7 +4,7 @@
 --       8 dead (zset)  9 dead:records (hash)  10 lanes (set)  11 reap-at (string)  12 largest (string)
 --       13 dead:order (zset)  14 dead:bytes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 lease ms  4 served, "" or 1  5 dead_keep ms  6 wake channel  7 lane
--- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more, 0 or 1 } | { now, "late" }
+-- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more, 0 or 1, { instance... } } | { now, "late" }
 -- KEEPS an occurrence returns with the due it had, or the one of a later put, so its key never changes.
 
 local due, leases, claims, tasks, changes, crashes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -94,6 +94,15 @@ if #ids > 0 then
   call_with(changed, 'HDEL', crashes)
   call_with(marked, 'HSET', crashes)
 end
+
+-- The instances that held the ended claims, up to ten.
+local holders, named = {}, {}
+for i = 1, ended do
+  local holder = string.match(tokens[i], '^[^.]*')
+  if not named[holder] and #holders < 10 then
+    holders[#holders + 1], named[holder] = holder, true
+  end
+end
 if ended > 0 then
   redis.call('HDEL', claims, unpack(tokens, 1, ended))
   redis.call('ZREM', leases, unpack(tokens, 1, ended))
@@ -130,4 +139,4 @@ if #gone > 0 then
 end
 
 wake(ARGV[6], lane, earliest, before)
-return { micros, 'reaped', ended, occurrences, #ids - occurrences, dropped, more and 1 or 0 }
+return { micros, 'reaped', ended, occurrences, #ids - occurrences, dropped, more and 1 or 0, holders }

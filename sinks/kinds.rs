@@ -46,7 +46,7 @@ const KINDS: &[Kind] = &[
 ];
 
 /// Schemes of sinks that this build or version does not have.
-const ABSENT: &[(&str, &str)] = &[
+const NOT_BUILT: &[(&str, &str)] = &[
     ("kafka", "this build of punctual has no Kafka sink: it was built without the feature `kafka`"),
     ("kafka+ssl", "this build of punctual has no Kafka sink: it was built without the feature `kafka`"),
     ("amqp", "this build of punctual has no RabbitMQ sink: it was built without the feature `rabbitmq`"),
@@ -120,8 +120,9 @@ fn parse(url: &str) -> Result<Target, String> {
         return Err(format!("a sink is named by a URL: {}", known()));
     };
     let Some(kind) = KINDS.iter().find(|kind| kind.scheme.name == scheme) else {
-        let absent = ABSENT.iter().find(|(absent, _)| *absent == scheme).map(|(_, detail)| (*detail).to_owned());
-        let detail = match absent {
+        let not_built =
+            NOT_BUILT.iter().find(|(not_built, _)| *not_built == scheme).map(|(_, detail)| (*detail).to_owned());
+        let detail = match not_built {
             Some(detail) => detail,
             None if rest.starts_with("//") => format!("there is no sink for `{scheme}://`"),
             None => "a sink is named by a URL".to_owned(),

@@ -2,7 +2,7 @@
 //!
 //! - A message is accepted when every receiver has it in its channel. Its key is [`Message::key`].
 //! - It serves programs that schedule and receive in one process ([`MemorySink::receive`]), and tests, which choose its
-//!   answers ([`MemorySink::answer_by`], [`MemorySink::set_absent`]).
+//!   answers ([`MemorySink::answer_by`], [`MemorySink::set_unavailable`]).
 //! - Memory is bounded: it keeps the last `keep` messages. A receiver with a full channel delays publishes until
 //!   `answer_timeout`; then they are `Retry`. A dropped receiver is forgotten.
 
@@ -36,7 +36,7 @@ struct State {
     kept: VecDeque<Message>,
     accepted: u64,
     receivers: Vec<mpsc::Sender<Message>>,
-    absent: bool,
+    unavailable: bool,
     rule: Option<Rule>,
 }
 
@@ -62,7 +62,7 @@ pub enum Answer {
 impl MemorySink {
     /// A sink that keeps the last `keep` messages for [`published`](MemorySink::published).
     pub fn new(keep: usize, answer_timeout: Duration) -> MemorySink {
-        let state = State { kept: VecDeque::new(), accepted: 0, receivers: Vec::new(), absent: false, rule: None };
+        let state = State { kept: VecDeque::new(), accepted: 0, receivers: Vec::new(), unavailable: false, rule: None };
         let inner = Inner { answer_timeout, keep, publishes: PublishTracker::default(), state: Mutex::new(state) };
         MemorySink { inner: Arc::new(inner) }
     }
@@ -90,8 +90,8 @@ impl MemorySink {
     }
 
     /// Makes the sink unreachable: publishes are `Retry` with [`Fault::Sink`], and checks fail.
-    pub fn set_absent(&self, absent: bool) {
-        self.inner.state.lock().absent = absent;
+    pub fn set_unavailable(&self, unavailable: bool) {
+        self.inner.state.lock().unavailable = unavailable;
     }
 
     async fn run(self, batch: Vec<Message>, answers: Answers) {
@@ -122,8 +122,8 @@ impl MemorySink {
 
     fn decide(&self, message: &Message) -> Answer {
         let mut state = self.inner.state.lock();
-        if state.absent {
-            return Answer::Retry(Trouble::definite(Fault::Sink, "the sink is absent"));
+        if state.unavailable {
+            return Answer::Retry(Trouble::definite(Fault::Sink, "the sink is unavailable"));
         }
         state.rule.as_mut().map_or(Answer::Accept, |rule| rule(message))
     }
@@ -163,8 +163,8 @@ impl Sink for MemorySink {
     async fn check(&self) -> Result<(), SinkError> {
         let unreachable = |detail: String| Away::from(detail).of_sink("memory:");
         self.inner.publishes.check_open().map_err(|trouble| unreachable(trouble.detail))?;
-        if self.inner.state.lock().absent {
-            return Err(unreachable("absent".to_owned()));
+        if self.inner.state.lock().unavailable {
+            return Err(unreachable("unavailable".to_owned()));
         }
         Ok(())
     }

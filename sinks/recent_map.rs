@@ -63,6 +63,12 @@ impl<V> RecentMap<V> {
         self.entries.values().any(|entry| self.is_recent(entry, now))
     }
 
+    /// All names with their values, unless they have expired.
+    pub fn iter(&self, now: Instant) -> impl Iterator<Item = (&str, &V)> {
+        let recent = self.entries.iter().filter(move |(_, entry)| self.is_recent(entry, now));
+        recent.map(|(name, entry)| (name.as_str(), &entry.value))
+    }
+
     /// All values, expired or not.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.entries.values_mut().map(|entry| &mut entry.value)

@@ -15,7 +15,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 /// Upper bounds of the lateness buckets, in seconds. They start at 0.5 ms because the budget is p50 <= 1.2 ms and p99
-/// <= 3 ms, and end at 10 minutes because an absent sink makes its tasks that late.
+/// <= 3 ms, and end at 10 minutes because an unavailable sink makes its tasks that late.
 const LATENESS_BUCKETS: [f64; 22] = [
     0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0,
     30.0, 60.0, 300.0, 600.0,
@@ -63,6 +63,7 @@ pub struct Metrics {
     retries: Family<SinkLabel, Counter>,
     publish_seconds: Family<SinkLabel, Histogram, CallBuckets>,
     breaker: Family<SinkLabel, Gauge>,
+    failing_destinations: Family<SinkLabel, Gauge>,
     calls: Family<CallLabel, Counter>,
     call_seconds: Family<VerbLabel, Histogram, CallBuckets>,
     requests: Family<RequestLabel, Counter>,
@@ -132,8 +133,10 @@ pub struct SinkMetrics {
     pub retries: Counter,
     /// Seconds from handing a message over to the sink's answer or the end of the wait for it.
     pub publish_seconds: Histogram,
-    /// 0 closed (the sink answers), 1 half-open (one trial), 2 open (the sink is absent).
+    /// 0 closed (the sink answers), 1 half-open (one trial), 2 open (the sink is unavailable).
     pub breaker: Gauge,
+    /// Number of destinations at which messages fail, on this instance.
+    pub failing_destinations: Gauge,
 }
 
 impl Metrics {
@@ -166,6 +169,7 @@ impl Metrics {
             retries: Family::default(),
             publish_seconds: Family::new_with_constructor(CallBuckets),
             breaker: Family::default(),
+            failing_destinations: Family::default(),
             calls: Family::default(),
             call_seconds: Family::new_with_constructor(CallBuckets),
             requests: Family::default(),
@@ -266,6 +270,7 @@ impl Metrics {
             retries: self.retries.get_or_create_owned(&label),
             publish_seconds: self.publish_seconds.get_or_create_owned(&label),
             breaker: self.breaker.get_or_create_owned(&label),
+            failing_destinations: self.failing_destinations.get_or_create_owned(&label),
         }
     }
 
@@ -347,7 +352,9 @@ impl Metrics {
         r.register("retries", "Publishes after the first of an occurrence in its claim", self.retries.clone());
         let publish = "Time from handing a message over to its outcome or timeout";
         r.register_with_unit("publish", publish, Unit::Seconds, self.publish_seconds.clone());
-        r.register("breaker", "0 closed, 1 half-open, 2 open (the sink is absent)", self.breaker.clone());
+        let help = "Destinations at which messages fail";
+        r.register("failing_destinations", help, self.failing_destinations.clone());
+        r.register("breaker", "0 closed, 1 half-open, 2 open (the sink is unavailable)", self.breaker.clone());
         r.register("timeline_up", "1 while the timeline is reachable", self.timeline_up.clone());
         r.register(
             "clock_steps",

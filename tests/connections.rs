@@ -162,14 +162,14 @@ fn an_instance_reaches_all_over_tls_with_passwords() {
     say("connections: 50 tasks each over TLS to NATS and Redis Streams, from a timeline over TLS");
 }
 
-/// The state of the instance once it reports these texts for the absent sinks; earlier it has not tried them.
+/// The state of the instance once it reports these texts for the unavailable sinks; earlier it has not tried them.
 fn troubles(instance: &mut Punctual, sinks: &[(&str, &str)]) -> String {
     let mut said = String::new();
     instance.until(&format!("heard to say {sinks:?}"), |instance| {
         let answer = instance.api().ready().expect("an answer");
-        let absent = &answer.json()["absent_sinks"];
+        let unavailable = &answer.json()["unavailable_sinks"];
         said = answer.text;
-        sinks.iter().all(|(sink, detail)| absent[sink].as_str().is_some_and(|said| said.contains(detail)))
+        sinks.iter().all(|(sink, detail)| unavailable[sink].as_str().is_some_and(|said| said.contains(detail)))
     });
     said
 }
@@ -191,7 +191,7 @@ fn a_wrong_password_or_authority_is_reported_without_secrets() {
         let mut timeline =
             Punctual::start_unready(&servers.config(&servers.redis.url_with(password), certificates, password));
         timeline.until("heard to say why", |timeline| {
-            !timeline.log_lines(&[" WARN ", "cannot reach redis", of_redis]).is_empty()
+            !timeline.log_lines(&[" WARN ", "redis is unavailable", of_redis]).is_empty()
         });
         let away = timeline.api().ready().expect("an answer");
         assert!(away.status == 503 && away.text.contains(of_redis), "{away:?}");

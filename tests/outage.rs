@@ -102,11 +102,11 @@ fn redis_may_be_away_at_the_start() {
     let mut instance = Punctual::start_unready(&servers.config());
     let said = until_ready(&mut instance, false).json();
     assert_eq!((&said["ready"], &said["timeline"]["status"]), (&Value::Bool(false), &"down".into()), "{said}");
-    until_logged(&mut instance, &[" WARN ", "cannot reach redis"]);
+    until_logged(&mut instance, &[" WARN ", "redis is unavailable"]);
     let load = Load::new(vec![instance.api()], &clock, "default", "out");
     assert!(!load.put_next(), "nothing can be promised now");
     let refused = load.refused().expect("a put is refused");
-    assert_eq!(refused["code"], "timeline_away", "{refused}");
+    assert_eq!(refused["code"], "timeline_unavailable", "{refused}");
     servers.timeline.server.restart();
     until_ready(&mut instance, true);
     assert!(load.put_next(), "{}", load.answers());
@@ -153,7 +153,7 @@ fn an_instance_listens_at_once_while_redis_is_away() {
     assert_eq!(api.metric("punctual_timeline_up"), 0.0);
     let task = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
     let refused = api.put("a", task).expect("an answer");
-    assert!(refused.status == 503 && refused.json()["code"] == "timeline_away", "{refused:?}");
+    assert!(refused.status == 503 && refused.json()["code"] == "timeline_unavailable", "{refused:?}");
     let address = format!("127.0.0.1:{}", servers.timeline.server.port);
     until_logged(
         &mut instance,
@@ -182,7 +182,7 @@ fn redis_may_be_killed_and_started_again() {
         std::thread::sleep(Duration::from_secs(4));
         servers.timeline.server.kill();
         until_ready(&mut instance, false);
-        until_logged(&mut instance, &[" WARN ", "cannot reach redis"]);
+        until_logged(&mut instance, &[" WARN ", "redis is unavailable"]);
         std::thread::sleep(Duration::from_secs(2));
         servers.timeline.server.restart();
         until_ready(&mut instance, true);
@@ -211,7 +211,7 @@ fn redis_may_hang_for_some_seconds() {
         servers.timeline.server.signal("STOP");
         let stopped = clock.now();
         until_ready(&mut instance, false);
-        until_logged(&mut instance, &[" WARN ", "cannot reach redis"]);
+        until_logged(&mut instance, &[" WARN ", "redis is unavailable"]);
         while clock.now() < stopped + 20_000 {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -289,7 +289,7 @@ fn an_instance_may_hang_until_its_lease_has_expired() {
         assert!(works, "it claims nothing any more\n{}", frozen.log());
         std::thread::sleep(Duration::from_secs(2));
     });
-    let ended = other.log_lines(&[" WARN ", "lease expired; its occurrences"]);
+    let ended = other.log_lines(&[" WARN ", "leases expired; their occurrences"]);
     assert!(!ended.is_empty(), "{}", other.log());
     // An instance that was stopped before it read the claim's reply returns occurrences that it no longer owns.
     // Otherwise it learns that the claim is lost.

@@ -55,7 +55,7 @@ fn a_broker_that_is_shut_down_stops_only_its_own_lane() {
         kafka.server.shut_down();
         // From here on the broker is gone; a controlled shutdown may take a while.
         away.0 = stage.now();
-        instance.until("aware of its absent broker", |instance| breaker(&instance.api(), "kafka") == OPEN);
+        instance.until("aware of its unavailable broker", |instance| breaker(&instance.api(), "kafka") == OPEN);
         // A claim that was sent before may be answered a moment later.
         std::thread::sleep(Duration::from_millis(500));
         let opened = claims_of(&instance.api(), "orders");
@@ -82,7 +82,7 @@ fn a_broker_that_is_shut_down_stops_only_its_own_lane() {
     left.until_nothing_is_left(Duration::from_secs(120));
     let errors = instance.log_lines(&[" ERROR "]);
     assert!(errors.is_empty(), "{errors:?}");
-    assert_eq!(claims.0, 0, "an absent broker's lane is claimed");
+    assert_eq!(claims.0, 0, "an unavailable broker's lane is claimed");
     assert!(claims.1 <= 10, "{} claims before the breaker closed: more than half-open batches", claims.1);
     say(&format!(
         "three brokers, the one in the middle away for 30 s: {} claims of its lane from the opening of the breaker until \

@@ -1,4 +1,4 @@
-//! The breaker of a sink: while the sink is absent, its lanes are not claimed.
+//! The breaker of a sink: while the sink is unavailable, its lanes are not claimed.
 //!
 //! It opens when a connection is refused or closed, or when a sink answers no message within `answer_timeout` and then
 //! fails a probe. While it is open, the sink is probed with backoff and jitter (see `prober`). After a successful probe
@@ -22,9 +22,9 @@ pub enum BreakerState {
         /// Probes and trials since it opened. The pause between probes grows with it.
         failures: u32,
     },
-    /// No claim: the sink is absent.
+    /// No claim: the sink is unavailable.
     Open {
-        /// Why the sink counts as absent.
+        /// Why the sink counts as unavailable.
         detail: String,
         /// Probes and trials since it opened. The pause between probes grows with it.
         failures: u32,
@@ -40,7 +40,7 @@ pub(super) struct Breaker {
 }
 
 impl Breaker {
-    /// Open until the first probe succeeds, so that nothing is claimed for a sink that is absent at the start.
+    /// Open until the first probe succeeds, so that nothing is claimed for a sink that is unavailable at the start.
     pub(super) fn new(metrics: SinkMetrics) -> Breaker {
         let state = BreakerState::Open { detail: "not tried yet".to_owned(), failures: 0 };
         let breaker =
@@ -116,7 +116,7 @@ impl Breaker {
         })
     }
 
-    /// The sink has not answered for long. The prober checks whether it is absent.
+    /// The sink has not answered for long. The prober checks whether it is unavailable.
     pub(super) fn suspect(&self) {
         self.suspicion.notify_one();
     }

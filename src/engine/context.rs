@@ -20,6 +20,7 @@ use crate::engine::claiming::capacity::Capacity;
 use crate::engine::claiming::judge::Reason;
 use crate::engine::claiming::suspect_lock::SuspectLock;
 use crate::engine::claiming::wake_signal::WakeSignal;
+use crate::engine::destinations::failed_attempts::FailedAttempts;
 use crate::engine::destinations::failure_quota::FailureQuota;
 use crate::engine::destinations::{Destinations, Health};
 use crate::engine::event_log::{DeathLog, Deaths, EventCount, LOG_PAUSE, LineBudget};
@@ -65,6 +66,8 @@ pub(super) struct ShardContext {
     pub(super) ready: watch::Sender<bool>,
     /// The last glance, and the lanes in its order.
     pub(super) glance: Mutex<(Vec<Lane>, Glance)>,
+    /// When that was.
+    pub(super) glanced: Mutex<Option<Instant>>,
 }
 
 /// State of one lane, over all shards.
@@ -100,6 +103,8 @@ pub(super) struct SinkContext {
     pub(super) sink: Arc<dyn Sink>,
     pub(super) breaker: Breaker,
     pub(super) destinations: Mutex<Destinations>,
+    /// What the API shows of occurrences that are published again.
+    pub(super) failed_attempts: Arc<FailedAttempts>,
     pub(super) capacity: Capacity,
     /// How much of the sink's capacity failing destinations hold.
     pub(super) failure_quota: Arc<FailureQuota>,

@@ -7,7 +7,7 @@
 //! - A claimer per lane and shard sleeps until the head of the lane is due, claims, and starts a task for the claim.
 //! - A task per claim publishes, judges the outcomes, and settles.
 //! - Each shard has one loop that renews leases, and one that finds missed wake-ups and reaps expired claims.
-//! - A breaker per sink stops the claims of its lanes while the sink is absent.
+//! - A breaker per sink stops the claims of its lanes while the sink is unavailable.
 
 mod breaker;
 mod claiming;
@@ -37,6 +37,8 @@ use tracing::{info, warn};
 
 pub use breaker::BreakerState;
 pub use claiming::judge::Reason;
+pub use destinations::FailingDestination;
+pub use destinations::failed_attempts::FailedAttempt;
 pub use intake::{Intake, LaneRequirements};
 pub use punctual_sinks::DestinationPatterns;
 pub use state::{EngineState, LaneState, SinkState};
@@ -52,7 +54,7 @@ use leases::{Leases, reaper, renewer};
 use throttle::Throttle;
 
 use crate::metrics::Metrics;
-use crate::task::{CatchUpLimits, Lane, Shard};
+use crate::task::{CatchUpLimits, Lane, Member, Shard, TaskId};
 use crate::timeline::{DeadCap, Glance, Timeline};
 
 /// The settings of an engine. The default configuration file explains the defaults.
@@ -214,6 +216,13 @@ impl Engine {
         state::look(&self.context)
     }
 
+    /// The last failed publish of a task's occurrence, if this instance holds it and publishes it again.
+    #[must_use]
+    pub fn failed_attempt(&self, id: &TaskId) -> Option<FailedAttempt> {
+        let member = Member::from(id);
+        self.context.sinks.values().find_map(|sink| sink.failed_attempts.get(&member))
+    }
+
     /// Stops claiming, waits until all occurrences are answered and settled, returns the rest to their lanes at
     /// `deadline`, and closes the sinks. Takes at most `deadline` and a few seconds. Returns whether every occurrence
     /// was settled or returned.
@@ -277,6 +286,7 @@ fn sink_context(
         sink: sink.sink,
         breaker: Breaker::new(metrics.clone()),
         destinations: Mutex::new(Destinations::new(sink.patience, configured)),
+        failed_attempts: Arc::default(),
         capacity: Capacity::new(occurrences, bytes),
         failure_quota: FailureQuota::new(occurrences, bytes),
         troubled: Throttle::default(),
@@ -321,5 +331,6 @@ fn shard_context(shard: Shard) -> ShardContext {
         leases: Leases::default(),
         ready: watch::Sender::new(false),
         glance: Mutex::new((Vec::new(), Glance::default())),
+        glanced: Mutex::new(None),
     }
 }

@@ -27,7 +27,7 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
     let probing = async {
         first_probe(&sink).await;
         let mut changes = sink.breaker.state.subscribe();
-        // Whether the log already says that the sink answers probes, since it became absent.
+        // Whether the log already says that the sink answers probes, since it became unavailable.
         let mut logged = false;
         let mut outage = None;
         loop {
@@ -57,7 +57,7 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
     }
 }
 
-/// A time in which the sink is absent.
+/// A time in which the sink is unavailable.
 struct Outage {
     since: Instant,
     /// Limits log lines about it.
@@ -72,14 +72,14 @@ impl Outage {
         Outage { since: Instant::now(), log }
     }
 
-    /// Logs once a minute that the sink is still absent, and how late its tasks are by now.
+    /// Logs once a minute that the sink is still unavailable, and how late its tasks are by now.
     fn repeat(&self, context: &Context, sink: &SinkContext) {
         let BreakerState::Open { detail, .. } = sink.breaker.state() else { return };
         if !self.log.passes(LOG_PAUSE) {
             return;
         }
-        let (absent_s, oldest_due_s) = (self.since.elapsed().as_secs(), state::lateness(context, sink).as_secs());
-        warn!(sink = sink.name, absent_s, oldest_due_s, detail, "the sink is still absent");
+        let (outage_s, oldest_due_s) = (self.since.elapsed().as_secs(), state::lateness(context, sink).as_secs());
+        warn!(sink = sink.name, outage_s, oldest_due_s, detail, "the sink is still unavailable");
     }
 }
 
@@ -88,24 +88,24 @@ async fn first_probe(sink: &SinkContext) {
     match sink.sink.check().await {
         Ok(()) => sink.breaker.found(),
         Err(error) => {
-            warn!(sink = sink.name, detail = %error, "the sink is absent; its lanes are not claimed until it answers");
+            warn!(sink = sink.name, detail = %error, "the sink is unavailable; its lanes are not claimed until it answers");
             sink.breaker.probed(Err(error.to_string()));
         }
     }
 }
 
-/// Probes an absent sink once, after the pause. Returns whether it answered. Only the first answer of an outage is
+/// Probes an unavailable sink once, after the pause. Returns whether it answered. Only the first answer of an outage is
 /// logged, because a sink that answers probes but no messages is probed again and again.
 async fn probe(sink: &SinkContext, detail: &str, failures: u32, logged: bool) -> bool {
     if failures == 0 {
-        warn!(sink = sink.name, detail, "the sink is absent; its lanes are not claimed until it answers");
+        warn!(sink = sink.name, detail, "the sink is unavailable; its lanes are not claimed until it answers");
     }
     tokio::time::sleep(backoff(failures, rand::random())).await;
     let result = sink.sink.check().await.map_err(|error| error.to_string());
     match &result {
         Ok(()) if logged => debug!(sink = sink.name, "the sink answers a probe again; trying one more batch"),
         Ok(()) => info!(sink = sink.name, "the sink answers a probe; trying one batch"),
-        Err(detail) => debug!(sink = sink.name, detail, "the sink is still absent"),
+        Err(detail) => debug!(sink = sink.name, detail, "the sink is still unavailable"),
     }
     let answers = result.is_ok();
     sink.breaker.probed(result);

@@ -3,13 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::clock::Timestamp;
 use crate::engine::breaker::BreakerState;
 use crate::engine::context::{Context, SinkContext};
+use crate::engine::destinations::FailingDestination;
 use crate::task::Lane;
 use crate::timeline::Link;
+
+/// Maximum number of failing destinations that are shown for each sink.
+const MAX_FAILING_SHOWN: usize = 100;
 
 /// How long the state shows that the timeline was lost.
 const LOST_SHOWN_FOR: Duration = Duration::from_secs(3600);
@@ -29,6 +34,8 @@ pub struct EngineState {
     pub lanes: Vec<LaneState>,
     /// The sinks, sorted by name.
     pub sinks: Vec<SinkState>,
+    /// When lanes and dead were last read, while the timeline is unavailable.
+    pub as_of: Option<Timestamp>,
     /// When the stored timeline was found to be lost, if that was within the last hour.
     pub lost: Option<Timestamp>,
     /// Number of dead occurrences.
@@ -61,23 +68,65 @@ pub struct SinkState {
     pub kind: &'static str,
     /// The state of its breaker.
     pub breaker: BreakerState,
+    /// Number of destinations at which messages fail.
+    pub failing_count: usize,
+    /// The first of them, the worst first, each with the number of occurrences in flight that wait for it here.
+    pub failing: Vec<(FailingDestination, u64)>,
+}
+
+impl EngineState {
+    /// A state without lanes, sinks and dead.
+    #[must_use]
+    pub fn new(link: Link) -> EngineState {
+        let (lanes, sinks, as_of, lost, dead, slowest_loop) = (Vec::new(), Vec::new(), None, None, 0, None);
+        EngineState { link, lanes, sinks, as_of, lost, dead, slowest_loop }
+    }
+}
+
+impl SinkState {
+    /// A sink at which no destination fails.
+    #[must_use]
+    pub fn new(name: &str, kind: &'static str, breaker: BreakerState) -> SinkState {
+        SinkState { name: name.to_owned(), kind, breaker, failing_count: 0, failing: Vec::new() }
+    }
 }
 
 /// Reads the state.
 pub(super) fn look(context: &Context) -> EngineState {
-    let sinks = context.sinks.values().map(|sink| SinkState {
-        name: sink.name.clone(),
-        kind: sink.sink.kind(),
-        breaker: sink.breaker.state(),
+    let sinks = context.sinks.values().map(|sink| {
+        let (failing_count, failing) = failing(sink);
+        SinkState { failing_count, failing, ..SinkState::new(&sink.name, sink.sink.kind(), sink.breaker.state()) }
     });
+    let link = context.timeline.link().borrow().clone();
     EngineState {
-        link: context.timeline.link().borrow().clone(),
+        as_of: if matches!(link, Link::Down(_)) { last_glance(context) } else { None },
+        link,
         lost: lost(context),
         lanes: lanes(context).into_values().collect(),
         sinks: sinks.collect(),
         dead: context.shards.iter().map(|shard| shard.glance.lock().1.dead).sum(),
         slowest_loop: context.pulses.slowest(),
     }
+}
+
+fn failing(sink: &SinkContext) -> (usize, Vec<(FailingDestination, u64)>) {
+    let (count, failing) = sink.destinations.lock().failing(Instant::now(), MAX_FAILING_SHOWN);
+    if count == 0 {
+        return (0, Vec::new());
+    }
+    let waiting = sink.failed_attempts.waiting();
+    let with_waiting = |failing: FailingDestination| {
+        let waiting = waiting.get(&failing.destination).copied().unwrap_or_default();
+        (failing, waiting)
+    };
+    (count, failing.into_iter().map(with_waiting).collect())
+}
+
+/// The time of the oldest of the shards' last glances; `None` if a shard had none yet.
+fn last_glance(context: &Context) -> Option<Timestamp> {
+    let glanced = context.shards.iter().map(|shard| *shard.glanced.lock());
+    let oldest = glanced.collect::<Option<Vec<Instant>>>()?.into_iter().min()?;
+    Some(context.clock.now().minus(oldest.elapsed()))
 }
 
 fn lost(context: &Context) -> Option<Timestamp> {
@@ -117,6 +166,10 @@ pub(super) fn show(context: &Context) {
     }
     let unserved = lanes.values().filter(|lane| lane.sink.is_none()).count();
     context.metrics.lanes_unserved.set(i64::try_from(unserved).unwrap_or(i64::MAX));
+    for sink in context.sinks.values() {
+        let (count, _) = sink.destinations.lock().failing(Instant::now(), 0);
+        sink.metrics.failing_destinations.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
     let dead: u64 = context.shards.iter().map(|shard| shard.glance.lock().1.dead).sum();
     context.metrics.dead_kept.set(i64::try_from(dead).unwrap_or(i64::MAX));
 }

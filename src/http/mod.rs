@@ -27,9 +27,9 @@ use axum::response::{IntoResponse, Response};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::engine::{EngineState, Intake};
+use crate::engine::{EngineState, FailedAttempt, Intake};
 use crate::metrics::Metrics;
-use crate::task::Limits;
+use crate::task::{Limits, TaskId};
 
 pub use access::Access;
 pub use caller::{IdPrefix, PutRate, TokenLimits};
@@ -59,6 +59,8 @@ pub struct Api {
     pub intake: Intake,
     /// Returns the state of the engine.
     pub engine: Box<dyn Fn() -> EngineState + Send + Sync>,
+    /// Returns the last failed publish of a task's occurrence, if this instance holds it.
+    pub failed_attempt: Box<dyn Fn(&TaskId) -> Option<FailedAttempt> + Send + Sync>,
     /// The configured tokens.
     pub access: Access,
     /// What is counted.

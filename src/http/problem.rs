@@ -41,7 +41,7 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("busy", 503, "other requests use all the memory for bodies, or too many wait for their schedules to be computed"),
     ("timeline_late", 503, "the request reached the timeline too late, and took no effect"),
     ("timeline_refused", 503, "the timeline refused, and the request took no effect"),
-    ("timeline_away", 503, "the timeline cannot be reached, and the request took no effect"),
+    ("timeline_unavailable", 503, "the timeline is unavailable, and the request took no effect"),
     ("timeline_unknown", 503, "the request took effect before this answer, or never will"),
 ];
 
@@ -205,7 +205,7 @@ impl From<TimelineError> for Problem {
         let code = match &error {
             TimelineError::Late => "timeline_late",
             TimelineError::Refused(_) | TimelineError::Moving => "timeline_refused",
-            TimelineError::Away(_) => "timeline_away",
+            TimelineError::Away(_) => "timeline_unavailable",
             TimelineError::Unknown(_) | TimelineError::Unconfirmed(_) => "timeline_unknown",
             TimelineError::Broken(_) => {
                 tracing::error!(%error, "a request failed");
@@ -271,7 +271,7 @@ mod tests {
     fn the_reason_of_a_503_shows_no_password() {
         let error = TimelineError::Away("cannot reach redis://me:hunter2@host:1/: refused".into());
         let problem = Problem::from(error);
-        assert_eq!((problem.status.as_u16(), problem.code), (503, "timeline_away"));
-        assert_eq!(problem.detail, "the timeline cannot be reached: cannot reach redis://***@host:1/: refused");
+        assert_eq!((problem.status.as_u16(), problem.code), (503, "timeline_unavailable"));
+        assert_eq!(problem.detail, "the timeline is unavailable: cannot reach redis://***@host:1/: refused");
     }
 }

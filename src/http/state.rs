@@ -14,7 +14,8 @@ use utoipa::ToSchema;
 use super::Api;
 use super::caller::Caller;
 use super::openapi::enums;
-use crate::engine::{BreakerState, EngineState, LaneState, SinkState};
+use crate::clock::Timestamp;
+use crate::engine::{BreakerState, EngineState, FailingDestination, LaneState, SinkState};
 use crate::timeline::Link;
 
 /// A loop without a step for this long is stuck. Waiting loops make a step at least every ten seconds.
@@ -28,6 +29,10 @@ struct StatsView {
     version: &'static str,
     #[schema(format = DateTime)]
     now: String,
+    /// When lanes and dead were last read, while the timeline is unavailable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    as_of: Option<String>,
     timeline: TimelineView,
     lanes: BTreeMap<String, LaneView>,
     sinks: BTreeMap<String, SinkView>,
@@ -80,10 +85,34 @@ struct SinkView {
     kind: &'static str,
     #[schema(value_type = enums::BreakerSchema)]
     breaker: &'static str,
-    /// Why the sink counts as absent.
+    /// Why the sink counts as unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     detail: Option<String>,
+    /// Number of destinations at which messages fail, as this instance sees it; missing if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    failing_count: Option<usize>,
+    /// Up to 100 of them, the worst first. Missing for tokens with limits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    failing: Vec<FailingView>,
+}
+
+/// A destination at which messages fail.
+#[derive(Serialize, ToSchema)]
+#[schema(as = FailingDestination)]
+struct FailingView {
+    destination: String,
+    #[schema(value_type = enums::FailingStatus)]
+    status: &'static str,
+    /// When the first message failed.
+    #[schema(format = DateTime)]
+    since: String,
+    /// Occurrences in flight on this instance that are published again.
+    waiting: u64,
+    /// The broker's last error text.
+    detail: String,
 }
 
 /// The answer of `/readyz`. Callers without the scope `read`, or with limits, see `ready` only.
@@ -94,10 +123,14 @@ struct ReadyView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     timeline: Option<TimelineView>,
-    /// Absent sinks with the reason; their tasks wait.
+    /// Unavailable sinks with the reason; their tasks wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    absent_sinks: Option<BTreeMap<String, String>>,
+    unavailable_sinks: Option<BTreeMap<String, String>>,
+    /// Number of destinations at which messages fail, of each sink that has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    failing_destinations: Option<BTreeMap<String, usize>>,
     /// Lanes with tasks that this instance does not serve.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -137,14 +170,16 @@ pub(super) async fn stats(State(api): State<Arc<Api>>, Extension(caller): Extens
         let own = |sink: &SinkState| state.lanes.iter().any(|lane| lane.sink.as_ref() == Some(&sink.name));
         state.sinks.retain(own);
     }
-    let timeline = timeline(&api, &state);
+    let (timeline, now) = (timeline(&api, &state), api.intake.clock().now());
+    let sink = |sink: &SinkState| (sink.name.clone(), sink_view(sink, now, caller.is_limited()));
     let view = StatsView {
         instance: api.instance.clone(),
         version: env!("CARGO_PKG_VERSION"),
-        now: api.intake.clock().now().to_string(),
+        now: now.to_string(),
+        as_of: state.as_of.map(|as_of| as_of.to_string()),
         timeline: if caller.is_limited() { timeline.without_detail() } else { timeline },
         lanes: state.lanes.iter().map(lane).collect(),
-        sinks: state.sinks.iter().map(|sink| (sink.name.clone(), sink_view(sink, caller.is_limited()))).collect(),
+        sinks: state.sinks.iter().map(sink).collect(),
         dead: (!caller.is_limited()).then_some(state.dead),
     };
     Json(view).into_response()
@@ -175,7 +210,7 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
 }
 
 /// `GET /readyz`: 503 only while tasks cannot be accepted, because the timeline is unreachable or refused the last
-/// puts. Absent sinks are only listed, with addresses that are not for everyone.
+/// puts. Unavailable sinks are only listed, with addresses that are not for everyone.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -183,11 +218,12 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
     summary = "Whether tasks can be accepted",
     tag = "instance",
     responses(
-        (status = 200, body = ReadyView, description = "They can. Absent sinks and lanes without a sink are listed.",
-            example = json!({"ready": true, "timeline": {"status": "up"}, "absent_sinks": {}, "unserved_lanes": []})),
+        (status = 200, body = ReadyView, description = "They can. Unavailable sinks and lanes without a sink are listed.",
+            example = json!({"ready": true, "timeline": {"status": "up"}, "unavailable_sinks": {},
+                "failing_destinations": {}, "unserved_lanes": []})),
         (status = 503, body = ReadyView, description = "The timeline is unreachable or refuses.",
-            example = json!({"ready": false, "timeline": {"status": "down", "detail": "connection refused"}, "absent_sinks": {},
-                "unserved_lanes": []})),
+            example = json!({"ready": false, "timeline": {"status": "down", "detail": "connection refused"}, "unavailable_sinks": {},
+                "failing_destinations": {}, "unserved_lanes": []})),
     ),
 )]
 pub(super) async fn readyz(State(api): State<Arc<Api>>, headers: HeaderMap) -> Response {
@@ -217,16 +253,18 @@ pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
 
 /// The readiness, with the reasons if the caller may see them.
 fn ready(api: &Api, state: &EngineState, may_read: bool) -> ReadyView {
-    let absent = |sink: &SinkState| match &sink.breaker {
+    let unavailable = |sink: &SinkState| match &sink.breaker {
         BreakerState::Open { detail, .. } => Some((sink.name.clone(), detail.clone())),
         BreakerState::Closed | BreakerState::HalfOpen { .. } => None,
     };
+    let failing = |sink: &SinkState| Some((sink.name.clone(), sink.failing_count)).filter(|(_, count)| *count > 0);
     let unserved = |lane: &&LaneState| lane.sink.is_none();
     let timeline = timeline(api, state);
     ReadyView {
         ready: timeline.status == "up",
         timeline: may_read.then_some(timeline),
-        absent_sinks: may_read.then(|| state.sinks.iter().filter_map(absent).collect()),
+        unavailable_sinks: may_read.then(|| state.sinks.iter().filter_map(unavailable).collect()),
+        failing_destinations: may_read.then(|| state.sinks.iter().filter_map(failing).collect()),
         unserved_lanes: may_read
             .then(|| state.lanes.iter().filter(unserved).map(|lane| lane.lane.to_string()).collect()),
     }
@@ -251,17 +289,31 @@ fn lane(state: &LaneState) -> (String, LaneView) {
         waiting: state.waiting,
         in_flight: state.in_flight,
         head: state.head.map(|head| head.to_string()),
-        head_ms: state.head.map(crate::clock::Timestamp::as_millis),
+        head_ms: state.head.map(Timestamp::as_millis),
     };
     (state.lane.to_string(), view)
 }
 
-/// A sink. Why it is absent contains addresses, which are not for tokens with limits.
-fn sink_view(sink: &SinkState, is_limited: bool) -> SinkView {
+/// A sink. Why it is unavailable contains addresses, and failing destinations may be those of other callers. Both are
+/// not for tokens with limits.
+fn sink_view(sink: &SinkState, now: Timestamp, is_limited: bool) -> SinkView {
     let (breaker, detail) = match &sink.breaker {
         BreakerState::Closed => ("closed", None),
         BreakerState::HalfOpen { .. } => ("half-open", None),
         BreakerState::Open { detail, .. } => ("open", Some(detail.clone())),
     };
-    SinkView { kind: sink.kind, breaker, detail: detail.filter(|_| !is_limited) }
+    let failing = |(failing, waiting): &(FailingDestination, u64)| FailingView {
+        destination: failing.destination.clone(),
+        status: failing.status,
+        since: now.minus(failing.since).to_string(),
+        waiting: *waiting,
+        detail: failing.detail.clone(),
+    };
+    SinkView {
+        kind: sink.kind,
+        breaker,
+        detail: detail.filter(|_| !is_limited),
+        failing_count: Some(sink.failing_count).filter(|count| *count > 0),
+        failing: if is_limited { Vec::new() } else { sink.failing.iter().map(failing).collect() },
+    }
 }

@@ -19,6 +19,12 @@ impl Token {
         Token(format!("{instance}.{n}.{}", lease.as_millis()))
     }
 
+    /// The instance that made the claim.
+    #[must_use]
+    pub fn holder(&self) -> &str {
+        self.0.split('.').next().unwrap_or_default()
+    }
+
     /// The length of the lease, or `None` if the token has no such part.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
@@ -241,13 +247,18 @@ pub struct ReapRequest {
     pub not_after: Timestamp,
 }
 
+/// Maximum number of instances that a reap names.
+pub const MAX_HOLDERS: usize = 10;
+
 /// The answer of a reap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
     /// Number of claims that were ended.
     pub claims: u64,
     /// Number of occurrences in them.
     pub occurrences: u64,
+    /// The instances that held the claims, up to [`MAX_HOLDERS`], in the order in which their leases ended.
+    pub holders: Vec<String>,
     /// Number of occurrences that were marked as claimed although the lane has no lease. Always 0 unless the data in
     /// Redis was damaged.
     pub stranded: u64,

@@ -20,8 +20,8 @@ use tokio::sync::{broadcast, watch};
 
 pub use self::calls::Verb;
 pub use self::claims::{
-    ClaimRequest, Claimed, DeadCap, DeadRecord, DuePosition, Occurrence, ReapRequest, Reaped, RestOfClaim, Settle,
-    Settled, Settlement, SuspectsRequest, Token, Verdict,
+    ClaimRequest, Claimed, DeadCap, DeadRecord, DuePosition, MAX_HOLDERS, Occurrence, ReapRequest, Reaped, RestOfClaim,
+    Settle, Settled, Settlement, SuspectsRequest, Token, Verdict,
 };
 pub use self::dead::{BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES};
 use crate::clock::{Clock, Timestamp};
@@ -169,7 +169,7 @@ pub enum TimelineError {
     #[error("the task kept moving between lanes")]
     Moving,
     /// Nothing was written: there is no connection.
-    #[error("the timeline cannot be reached: {0}")]
+    #[error("the timeline is unavailable: {0}")]
     Away(String),
     /// No reply arrived. The call took effect before this error, or it never will.
     #[error("the timeline did not answer: {0}")]
@@ -189,7 +189,7 @@ impl TimelineError {
             TimelineError::Late => "late",
             TimelineError::Refused(_) => "refused",
             TimelineError::Moving => "moving",
-            TimelineError::Away(_) => "away",
+            TimelineError::Away(_) => "unavailable",
             TimelineError::Unknown(_) => "unknown",
             TimelineError::Unconfirmed(_) => "unconfirmed",
             TimelineError::Broken(_) => "broken",

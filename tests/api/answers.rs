@@ -56,6 +56,17 @@ async fn a_task_that_is_due_for_a_second_or_more_is_overdue() {
 }
 
 #[tokio::test]
+async fn a_task_in_flight_shows_its_failed_attempts() {
+    let stage = Stage::start().await;
+    stage.put("failing", ONCE).await;
+    assert_eq!(stage.get("/v1/tasks/failing").await.json().get("attempts"), None, "it waits");
+    stage.clock.advance(Duration::from_secs(10));
+    stage.claim("i1.1").await;
+    let shown = stage.get("/v1/tasks/failing").await.json();
+    assert_eq!((&shown["attempts"], &shown["last_error"]), (&json!(3), &json!("no such topic")));
+}
+
+#[tokio::test]
 async fn an_answer_shows_the_dues_that_follow() {
     let stage = Stage::start().await;
     let every = stage.put("e", r#"{"schedule":{"every":"30s","limit":3},"message":{}}"#).await.json();
@@ -212,7 +223,7 @@ async fn a_503_names_its_reason_and_no_secret() {
 
     stage.timeline.set_link_down("cannot reach redis://me:hunter2@redis:6379: refused");
     for answer in [stage.put("a", ONCE).await, stage.get("/v1/tasks/a").await, stage.delete("a").await] {
-        assert_eq!(answer.problem(), (503, "timeline_away".into()));
+        assert_eq!(answer.problem(), (503, "timeline_unavailable".into()));
         assert!(!answer.body.contains("hunter2") && answer.body.contains("redis:6379"), "{answer:?}");
     }
     stage.timeline.set_up();

@@ -225,6 +225,6 @@ async fn a_requeue_cut_short_by_the_timeline_reports_how_many_it_requeued() {
     assert_eq!((&done["more"], stage.dead_left()), (&json!(false), 0));
     stage.make_dead("b", 0, "rejected", "default");
     stage.timeline.set_link_down("refused");
-    assert_eq!(stage.post("/v1/dead:requeue", r#"{"all":true}"#).await.problem(), (503, "timeline_away".into()));
-    assert_eq!(stage.get("/v1/dead").await.problem(), (503, "timeline_away".into()));
+    assert_eq!(stage.post("/v1/dead:requeue", r#"{"all":true}"#).await.problem(), (503, "timeline_unavailable".into()));
+    assert_eq!(stage.get("/v1/dead").await.problem(), (503, "timeline_unavailable".into()));
 }

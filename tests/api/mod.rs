@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual::clock::{Clock, ManualClock, Timestamp};
+use punctual::engine::FailedAttempt;
 use punctual::engine::{EngineState, Intake, LaneRequirements};
 use punctual::http::server::tls::ServerTls;
 use punctual::http::server::{self, ServerLimits};
@@ -143,13 +144,16 @@ impl<T: Timeline> Stage<T> {
             (lane.parse().unwrap(), LaneRequirements { destination_required, sink, destination: None })
         });
         let metrics = Arc::new(Metrics::new("0", "i0"));
-        let link = Link::Up(1);
-        let state = EngineState { link, lanes: Vec::new(), sinks: Vec::new(), lost: None, dead: 0, slowest_loop: None };
+        let state = EngineState::new(Link::Up(1));
         let state = Arc::new(std::sync::Mutex::new(state));
         let shown = Arc::clone(&state);
         let api = Arc::new(Api {
             intake: Intake::new(timeline.clone(), BTreeMap::from(rules)),
             engine: Box::new(move || shown.lock().unwrap().clone()),
+            failed_attempt: Box::new(|id| {
+                let (destination, detail) = ("orders".to_owned(), "no such topic".to_owned());
+                (id.as_str() == "failing").then_some(FailedAttempt { destination, attempts: 3, detail })
+            }),
             access: terms.access,
             metrics: Arc::clone(&metrics),
             limits: terms.api,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use punctual::clock::Timestamp;
-use punctual::engine::{BreakerState, LaneState, SinkState};
+use punctual::engine::{BreakerState, FailingDestination, LaneState, SinkState};
 use punctual::timeline::Link;
 use serde_json::json;
 
@@ -26,10 +26,8 @@ async fn stats_show_lanes_sinks_and_the_timeline() {
         let mut state = stage.state.lock().unwrap();
         state.lanes = vec![lane("default", Some("orders")), lane("old", None)];
         let open = BreakerState::Open { detail: "connection refused".into(), failures: 2 };
-        state.sinks = vec![
-            SinkState { name: "orders".into(), kind: "nats", breaker: open },
-            SinkState { name: "out".into(), kind: "stdout", breaker: BreakerState::Closed },
-        ];
+        state.sinks =
+            vec![SinkState::new("orders", "nats", open), SinkState::new("out", "stdout", BreakerState::Closed)];
         state.dead = 7;
     }
     let stats = stage.get("/v1/stats").await.json();
@@ -42,11 +40,39 @@ async fn stats_show_lanes_sinks_and_the_timeline() {
     assert_eq!(stats["sinks"]["out"], json!({"kind": "stdout", "breaker": "closed"}));
     assert_eq!(stats["dead"], 7);
 
-    // Absent sinks and unserved lanes do not prevent puts.
+    // Unavailable sinks and unserved lanes do not prevent puts.
     let ready = stage.get("/readyz").await;
     assert_eq!(ready.status, 200);
-    assert_eq!(ready.json()["absent_sinks"], json!({"orders": "connection refused"}));
+    assert_eq!(ready.json()["unavailable_sinks"], json!({"orders": "connection refused"}));
     assert_eq!(ready.json()["unserved_lanes"], json!(["old"]));
+}
+
+#[tokio::test]
+async fn stats_name_failing_destinations_and_readyz_counts_them() {
+    let stage = Stage::start().await;
+    assert_eq!(stage.get("/readyz").await.json()["failing_destinations"], json!({}));
+    let failing = FailingDestination {
+        destination: "orders.cancel".into(),
+        status: "at_fault",
+        since: Duration::from_secs(12),
+        detail: "no such topic".into(),
+    };
+    let sink = SinkState::new("orders", "kafka", BreakerState::Closed);
+    stage.state.lock().unwrap().sinks = vec![SinkState { failing_count: 101, failing: vec![(failing, 7)], ..sink }];
+    let shown = &stage.get("/v1/stats").await.json()["sinks"]["orders"];
+    assert_eq!(shown["failing_count"], 101);
+    let expected = json!([{"destination": "orders.cancel", "status": "at_fault", "since": "2026-11-21T11:59:48.000Z",
+        "waiting": 7, "detail": "no such topic"}]);
+    assert_eq!(shown["failing"], expected);
+    assert_eq!(stage.get("/readyz").await.json()["failing_destinations"], json!({"orders": 101}));
+}
+
+#[tokio::test]
+async fn stats_tell_their_age_while_redis_is_unavailable() {
+    let stage = Stage::start().await;
+    assert_eq!(stage.get("/v1/stats").await.json().get("as_of"), None);
+    stage.state.lock().unwrap().as_of = Some(Timestamp::from_millis(NOON - 60_000));
+    assert_eq!(stage.get("/v1/stats").await.json()["as_of"], "2026-11-21T11:59:00.000Z");
 }
 
 #[tokio::test]

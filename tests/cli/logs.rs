@@ -63,7 +63,7 @@ fn lived(more: &str) -> String {
         instance.api().metric("punctual_published_total{sink=\"b\",outcome=\"accepted\"}") > 0.0
     });
     redis.server.signal("STOP");
-    instance.until("cut off", |instance| instance.log().contains("cannot reach redis"));
+    instance.until("cut off", |instance| instance.log().contains("redis is unavailable"));
     redis.server.signal("CONT");
     instance.until("connected again", |instance| instance.log().matches("connected to redis").count() > 1);
     instance.signal("TERM");

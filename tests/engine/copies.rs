@@ -173,7 +173,7 @@ async fn a_sink_that_goes_away_does_not_delay_deaths() {
     bed.put([("x", after(millis(10)))]).await;
     bed.pass(millis(100)).await;
     assert!(bed.dead().is_empty(), "its copy is under way");
-    bed.sink.set_absent(true);
+    bed.sink.set_unavailable(true);
     bed.put([("y", after(millis(10)))]).await;
     bed.pass(millis(200)).await;
     assert_eq!(bed.dead().len(), 1);

@@ -161,14 +161,14 @@ async fn a_backlog_delays_newly_due_tasks_only_by_its_share_of_each_claim() {
     const IN_FLIGHT: usize = 2000;
     let bed = Bed::start_with(|config| config.in_flight = IN_FLIGHT);
     let mut taken = bed.sink.receive(1);
-    bed.sink.set_absent(true);
+    bed.sink.set_unavailable(true);
     let overdue = Timestamp::from_millis(bed.clock.now().as_millis() - 20_000);
     let ids: Vec<String> = (0..BACKLOG).map(|n| format!("old{n}")).collect();
     for (n, ids) in ids.chunks(1000).enumerate() {
         let due = overdue.plus(millis(n as u64));
         bed.put(ids.iter().map(|id| (id.as_str(), task(When::At(due))))).await;
     }
-    bed.sink.set_absent(false);
+    bed.sink.set_unavailable(false);
     let (mut order, mut put_at) = (Vec::new(), HashMap::new());
     while order.len() < BACKLOG + put_at.len() {
         if order.len() < BACKLOG / 2 && order.len() % 1000 == 0 {

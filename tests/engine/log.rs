@@ -24,7 +24,7 @@ impl Log {
     /// Log lines about the sink's state, in order.
     pub(super) fn reported(&self) -> Vec<&'static str> {
         let log = self.text();
-        let known = ["the sink is absent", "the sink answers a probe;", "the sink answers again"];
+        let known = ["the sink is unavailable", "the sink answers a probe;", "the sink answers again"];
         log.lines().filter_map(|line| known.into_iter().find(|detail| line.contains(detail))).collect()
     }
 }

@@ -90,7 +90,7 @@ async fn metrics_show_waiting_in_flight_and_overdue_occurrences_of_each_lane() {
     bed.sink.answer_by(|_| Answer::Hang);
     bed.put(["a", "b", "c", "d"].map(|name| (name, after(seconds(1))))).await;
     bed.put_into("side", [("later", after(seconds(3600)))]).await;
-    bed.other.set_absent(true);
+    bed.other.set_unavailable(true);
     bed.put_into("other", ["x", "y"].map(|name| (name, after(millis(10))))).await;
     bed.pass(millis(2500)).await;
     let exactly = |name: &str, lanes: [f64; 3]| {
@@ -106,7 +106,7 @@ async fn metrics_show_waiting_in_flight_and_overdue_occurrences_of_each_lane() {
     bed.pass(seconds(60)).await;
     expect("oldest_due_seconds", [61.0, 0.0, 62.0]);
     assert!(depth("oldest_due_seconds", "other") > 60.0);
-    bed.other.set_absent(false);
+    bed.other.set_unavailable(false);
     bed.sink.answer_by(|_| Answer::Accept);
     bed.pass(seconds(10)).await;
     exactly("pending", [0.0, 1.0, 0.0]);
@@ -118,14 +118,14 @@ async fn metrics_show_waiting_in_flight_and_overdue_occurrences_of_each_lane() {
 async fn a_breaker_and_a_timeline_that_is_away_are_shown() {
     let bed = Bed::start();
     bed.pass(seconds(1)).await;
-    bed.sink.set_absent(true);
+    bed.sink.set_unavailable(true);
     bed.put([("a", after(millis(10)))]).await;
     bed.pass(seconds(1)).await;
     assert_eq!(["sink", "other"].map(|sink| bed.shows(&format!("punctual_breaker{{sink=\"{sink}\"}}"))), [2.0, 0.0]);
     bed.timeline.set_link_down("test");
     bed.pass(millis(100)).await;
     assert_eq!(bed.shows("punctual_timeline_up"), 0.0);
-    bed.sink.set_absent(false);
+    bed.sink.set_unavailable(false);
     bed.timeline.set_up();
     bed.pass(seconds(20)).await;
     assert_eq!((bed.shows("punctual_timeline_up"), bed.shows("punctual_breaker{sink=\"sink\"}")), (1.0, 0.0));
@@ -234,7 +234,7 @@ async fn calls_of_the_timeline_are_counted_by_verb_and_result_and_timed() {
     memory.set_link_down("test");
     assert!(memory.get(shard, &id("a")).await.is_err());
     for (verb, result) in
-        [("get", "refused"), ("get", "ok"), ("cancel", "unknown"), ("discard", "late"), ("get", "away")]
+        [("get", "refused"), ("get", "ok"), ("cancel", "unknown"), ("discard", "late"), ("get", "unavailable")]
     {
         let name = format!("punctual_timeline_calls_total{{verb=\"{verb}\",result=\"{result}\"}}");
         assert_eq!(find(&metrics, &name), Some(1.0), "{name}");

@@ -42,6 +42,10 @@ struct Bed {
 }
 
 impl Bed {
+    fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("it runs")
+    }
+
     /// Starts with the defaults and a lease of 5 s.
     fn start() -> Bed {
         Bed::start_with(|_| {})

@@ -148,10 +148,10 @@ async fn stragglers_do_not_hold_up_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_absent_sink_causes_no_claim_no_loss_and_no_repeat() {
+async fn an_unavailable_sink_causes_no_claim_no_loss_and_no_repeat() {
     let bed = Bed::start();
     bed.pass(millis(100)).await;
-    bed.sink.set_absent(true);
+    bed.sink.set_unavailable(true);
     let ids: Vec<String> = (0..3000).map(|n| format!("t{n}")).collect();
     let dues = bed.put(ids.iter().enumerate().map(|(n, id)| (id.as_str(), after(millis(n as u64))))).await;
     let other_dues = bed.put_into("other", [("o1", after(seconds(5))), ("o2", after(seconds(50)))]).await;
@@ -166,27 +166,27 @@ async fn an_absent_sink_causes_no_claim_no_loss_and_no_repeat() {
     assert!(bed.dead().is_empty());
     let others: Vec<String> = bed.other.published().into_iter().map(|message| message.key).collect();
     assert_eq!(others, expected(["o1", "o2"], &other_dues));
-    bed.sink.set_absent(false);
+    bed.sink.set_unavailable(false);
     bed.pass(seconds(10)).await;
     assert_eq!(sorted(bed.keys()), sorted(expected(&ids, &dues)), "each once: none had been sent before");
     bed.assert_at_rest();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sink_that_answers_nothing_is_absent_once_a_probe_fails_too() {
+async fn a_sink_that_answers_nothing_is_unavailable_once_a_probe_fails_too() {
     let bed = Bed::start();
     bed.pass(millis(100)).await;
     let due = bed.put([("x", after(millis(10)))]).await;
     bed.sink.answer_by(|_| Answer::Hang);
     bed.pass(millis(100)).await;
-    bed.sink.set_absent(true);
+    bed.sink.set_unavailable(true);
     bed.pass(seconds(10)).await;
     let state = bed.engine.as_ref().unwrap().state();
     assert!(matches!(state.sinks[1].breaker, BreakerState::Open { .. }), "{:?}", state.sinks);
     let twin = bed.timeline.twin(Shard::of(&id("any"), 1));
     assert_eq!(twin.crashes.values().map(|mark| mark.count).collect::<Vec<_>>(), [Some(0)], "it may have been sent");
     bed.sink.answer_by(|_| Answer::Accept);
-    bed.sink.set_absent(false);
+    bed.sink.set_unavailable(false);
     bed.pass(seconds(10)).await;
     assert_eq!(bed.keys(), expected(["x"], &due));
     bed.assert_at_rest();
@@ -199,10 +199,10 @@ async fn a_sink_that_answers_only_probes_is_logged_once_until_it_accepts_message
     bed.sink.answer_by(|_| Answer::Retry(Trouble::definite(Fault::Sink, "refused")));
     bed.put([("x", after(millis(10)))]).await;
     bed.pass(seconds(60)).await;
-    assert_eq!(log.reported(), ["the sink is absent", "the sink answers a probe;"]);
+    assert_eq!(log.reported(), ["the sink is unavailable", "the sink answers a probe;"]);
     bed.sink.answer_by(|_| Answer::Accept);
     bed.pass(seconds(10)).await;
-    assert_eq!(log.reported(), ["the sink is absent", "the sink answers a probe;", "the sink answers again"]);
+    assert_eq!(log.reported(), ["the sink is unavailable", "the sink answers a probe;", "the sink answers again"]);
     bed.assert_at_rest();
 }
 
@@ -241,18 +241,18 @@ async fn deaths_and_their_cause_are_logged_in_a_few_lines_with_counts() {
 async fn an_outage_is_logged_again_every_minute_with_its_length() {
     let (log, _guard) = Log::begin();
     let bed = Bed::start();
-    bed.sink.set_absent(true);
+    bed.sink.set_unavailable(true);
     bed.put([("x", after(millis(10)))]).await;
     let repeats =
-        || log.text().lines().filter(|line| line.contains("absent_s=")).map(str::to_owned).collect::<Vec<_>>();
+        || log.text().lines().filter(|line| line.contains("outage_s=")).map(str::to_owned).collect::<Vec<_>>();
     bed.pass(seconds(50)).await;
     assert_eq!(repeats().len(), 0, "{}", log.text());
     bed.pass(seconds(140)).await;
     let lines = repeats();
-    assert!((2..=3).contains(&lines.len()) && lines[0].contains("the sink is still absent"), "{lines:?}");
+    assert!((2..=3).contains(&lines.len()) && lines[0].contains("the sink is still unavailable"), "{lines:?}");
     let late = |line: &str| line.split("oldest_due_s=").nth(1)?.split(' ').next()?.parse::<u64>().ok();
     assert!(lines.iter().all(|line| late(line).is_some_and(|late| late > 50)), "{lines:?}");
-    bed.sink.set_absent(false);
+    bed.sink.set_unavailable(false);
     bed.pass(seconds(130)).await;
     assert_eq!((repeats().len(), bed.keys().len()), (lines.len(), 1), "it ends with the outage");
 }
@@ -272,9 +272,9 @@ async fn dropped_and_passed_over_occurrences_are_logged_with_their_number() {
     bed.pass(seconds(10)).await;
     assert!(log.text().contains("the oldest dead occurrences were dropped; they are lost"), "{}", log.text());
     assert!(log.text().contains("occurrences=45"), "{}", log.text());
-    bed.sink.set_absent(true);
+    bed.sink.set_unavailable(true);
     bed.pass(seconds(300)).await;
-    bed.sink.set_absent(false);
+    bed.sink.set_unavailable(false);
     bed.pass(seconds(30)).await;
     assert!(log.text().contains("occurrences were passed over by their catch-up"), "{}", log.text());
 }
@@ -311,16 +311,42 @@ async fn a_destination_at_fault_is_given_up_after_patience_while_others_go_on() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failing_destination_and_its_occurrences_are_shown_until_one_is_accepted() {
+    let bed = Bed::start();
+    let fault = Trouble { fault: Fault::Destination, definite: true, detail: "unknown topic `gone`".to_owned() };
+    bed.sink.answer_by(move |message| match message.destination.as_str() {
+        "gone" => Answer::Retry(fault.clone()),
+        _ => Answer::Accept,
+    });
+    bed.put([("a", to("gone", millis(10))), ("b", to("gone", millis(10))), ("c", after(millis(10)))]).await;
+    bed.pass(seconds(20)).await;
+    let sink = &bed.engine().state().sinks.into_iter().find(|sink| sink.name == "sink").expect("the sink");
+    let [(shown, waiting)] = &sink.failing[..] else { panic!("{:?}", sink.failing) };
+    assert_eq!((sink.failing_count, *waiting, shown.destination.as_str(), shown.status), (1, 2, "gone", "at_fault"));
+    assert_eq!(shown.detail, "unknown topic `gone`");
+    assert!((seconds(18)..seconds(21)).contains(&shown.since), "{shown:?}");
+    let failed = bed.engine().failed_attempt(&id("a")).expect("it is published again");
+    assert!(failed.attempts >= 5 && failed.detail == "unknown topic `gone`", "{failed:?}");
+    assert_eq!(bed.engine().failed_attempt(&id("c")), None);
+    assert!((bed.shows("punctual_failing_destinations{sink=\"sink\"}") - 1.0).abs() < f64::EPSILON);
+    bed.sink.answer_by(|_| Answer::Accept);
+    bed.pass(seconds(10)).await;
+    let sink = &bed.engine().state().sinks.into_iter().find(|sink| sink.name == "sink").expect("the sink");
+    assert_eq!((sink.failing_count, bed.engine().failed_attempt(&id("a"))), (0, None));
+    bed.assert_at_rest();
+}
+
+#[tokio::test(start_paused = true)]
 async fn after_an_outage_of_the_sink_no_destination_is_blamed() {
     let bed = Bed::start();
     bed.pass(millis(100)).await;
     bed.sink.answer_by(|_| Answer::Hang);
     bed.put([("a", to("a", millis(1))), ("b", to("b", millis(1)))]).await;
     bed.pass(seconds(3)).await;
-    bed.sink.set_absent(true);
+    bed.sink.set_unavailable(true);
     bed.pass(seconds(60)).await;
     bed.intake.cancel(&id("b"), seconds(1)).await.unwrap();
-    bed.sink.set_absent(false);
+    bed.sink.set_unavailable(false);
     bed.sink.answer_by(|_| Answer::Accept);
     bed.pass(seconds(10)).await;
     assert_eq!(bed.sink.accepted(), 1, "a: the sink accepts elsewhere than b");
@@ -338,11 +364,11 @@ async fn a_destination_that_never_answers_blocks_no_other_destination() {
     bed.sink.answer_by(|message| if message.destination == "silent" { Answer::Hang } else { Answer::Accept });
     // The first is tried when the sink is back. The others are more than the lane may have in flight.
     bed.pass(millis(100)).await;
-    bed.sink.set_absent(true);
+    bed.sink.set_unavailable(true);
     let silent: Vec<String> = (0..12_000).map(|n| format!("s{n}")).collect();
     bed.put(silent.iter().map(|id| (id.as_str(), to("silent", millis(1))))).await;
     bed.pass(seconds(10)).await;
-    bed.sink.set_absent(false);
+    bed.sink.set_unavailable(false);
     bed.pass(seconds(10)).await;
     let first = bed.put_into("side", [("good", after(millis(1)))]).await;
     bed.pass(seconds(10)).await;

@@ -165,20 +165,14 @@ fn are_of_their_lines(input: &[u8], answers: &[Value]) -> Verdict {
 async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
     let timeline = Arc::new(MemoryTimeline::new(Arc::new(ManualClock::new(NOW)), 1));
     let rules = BTreeMap::from([(Lane::default(), LaneRequirements::default())]);
-    let state = EngineState {
-        link: Link::Up(1),
-        lanes: Vec::new(),
-        sinks: Vec::new(),
-        lost: None,
-        dead: 0,
-        slowest_loop: None,
-    };
+    let state = EngineState::new(Link::Up(1));
     let minute = Duration::from_secs(60);
     let limits =
         ApiLimits { body: LONGEST, bodies: 1 << 20, body_timeout: minute, timeline_timeout: minute, task: LIMITS };
     let api = Arc::new(Api {
         intake: Intake::new(timeline, rules),
         engine: Box::new(move || state.clone()),
+        failed_attempt: Box::new(|_| None),
         access: Access::default(),
         metrics: Arc::new(Metrics::new("0", "i0")),
         limits,

@@ -2,7 +2,26 @@
 
 use super::*;
 
-const NONE: Reaped = Reaped { claims: 0, occurrences: 0, stranded: 0, dropped: 0, more: false };
+const NONE: Reaped = Reaped { claims: 0, occurrences: 0, holders: Vec::new(), stranded: 0, dropped: 0, more: false };
+
+fn by(instance: &str) -> Vec<String> {
+    vec![instance.to_owned()]
+}
+
+#[tokio::test]
+async fn a_reap_names_up_to_ten_instances_that_held_the_claims() {
+    let Some(stage) = Stage::new().await else { return };
+    for n in 0..12 {
+        stage.put(&[put(&format!("a{n}"), 900, "x"), put(&format!("b{n}"), 900, "x")]).await;
+        stage.claim(&format!("inst{n:02}.1"), 1).await;
+        stage.claim(&format!("inst{n:02}.2"), 1).await;
+        stage.now(1001 + n);
+    }
+    stage.now(17_000);
+    let reaped = stage.reap().await;
+    assert_eq!((reaped.claims, reaped.occurrences), (24, 24));
+    assert_eq!(reaped.holders, (0..10).map(|n| format!("inst{n:02}")).collect::<Vec<_>>());
+}
 
 #[tokio::test]
 async fn a_reap_restores_dues_counts_crashes_and_applies_changes() {
@@ -16,7 +35,7 @@ async fn a_reap_restores_dues_counts_crashes_and_applies_changes() {
     assert_eq!(stage.reap().await, NONE);
     assert_eq!(stage.state(), before);
     stage.now(16_000);
-    assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: 3, ..NONE });
+    assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: 3, holders: by("i"), ..NONE });
     let after = [
         "crashes a 900:1",
         "due:default a 900",
@@ -45,7 +64,7 @@ async fn a_reap_returns_only_occurrences_that_the_claim_still_holds() {
     stage.now(14_000);
     stage.claim("i.2", 10).await;
     stage.now(16_000);
-    assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: 1, ..NONE });
+    assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: 1, holders: by("i"), ..NONE });
     assert_eq!(
         stage.holds(),
         [
@@ -74,11 +93,11 @@ async fn a_reap_is_bounded_by_a_thousand_occurrences_in_whole_claims() {
     let mut tokens = vec![1000, 600, 600, 600];
     while tokens.len() > 1 {
         let reaped = stage.reap().await;
-        assert_eq!(reaped, Reaped { claims: 1, occurrences: reaped.occurrences, more: true, ..NONE });
+        assert_eq!(reaped, Reaped { claims: 1, occurrences: reaped.occurrences, more: true, holders: by("i"), ..NONE });
         let taken = tokens.iter().position(|held| *held == reaped.occurrences).expect("a whole claim");
         tokens.remove(taken);
     }
-    assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: tokens[0], ..NONE });
+    assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: tokens[0], holders: by("i"), ..NONE });
 }
 
 #[tokio::test]
@@ -94,7 +113,7 @@ async fn a_lease_too_far_ahead_is_cut_to_one_lease() {
     assert_eq!(stage.reap().await, NONE);
     assert!(stage.holds().contains(&"leases:default i.1 17000".to_owned()));
     stage.now(17_000);
-    assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: 1, ..NONE });
+    assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: 1, holders: by("i"), ..NONE });
 }
 
 #[tokio::test]
@@ -108,7 +127,10 @@ async fn a_reap_frees_occurrences_that_are_claimed_without_a_lease() {
     let _: () = ::redis::cmd("ZREM").arg(stage.key("leases:default")).arg("i.1").query(&mut stage.raw()).unwrap();
     stage.now(16_000);
     // While one lease exists, the reap does not look for claims without one.
-    assert_eq!(stage.reap().await, Reaped { claims: 1, occurrences: 2, stranded: 998, more: true, ..NONE });
+    assert_eq!(
+        stage.reap().await,
+        Reaped { claims: 1, occurrences: 2, stranded: 998, more: true, holders: by("i"), ..NONE }
+    );
     assert!(!stage.state().iter().any(|line| line.starts_with("claims")), "no claim outlives its lease");
     assert!(stage.settle("i.1", RestOfClaim::Back, vec![]).await.lost);
     assert_eq!(stage.reap().await, Reaped { stranded: 2, ..NONE });

@@ -44,12 +44,12 @@ fn sink_killed(
         let others = scope.spawn(|| other.run());
         std::thread::sleep(Duration::from_secs(3));
         kill();
-        instance.until("aware of its absent sink", |instance| {
+        instance.until("aware of its unavailable sink", |instance| {
             let ready = instance.api().ready().expect("an answer");
-            assert_eq!(ready.status, 200, "an absent sink keeps nobody from putting tasks: {ready:?}");
-            ready.json()["absent_sinks"]["default"].is_string()
+            assert_eq!(ready.status, 200, "an unavailable sink keeps nobody from putting tasks: {ready:?}");
+            ready.json()["unavailable_sinks"]["default"].is_string()
         });
-        until_logged(&mut instance, &[" WARN ", "the sink is absent", "sink=\"default\""]);
+        until_logged(&mut instance, &[" WARN ", "the sink is unavailable", "sink=\"default\""]);
         std::thread::sleep(Duration::from_secs(2));
         // The other lane is not affected: all its messages are published before the sink is back.
         other.end();
@@ -58,7 +58,7 @@ fn sink_killed(
         assert!(all, "the other lane waits for a sink that is not its own\n{}", instance.log());
         restart();
         instance.until("aware of its sink", |instance| {
-            instance.api().ready().is_some_and(|ready| ready.json()["absent_sinks"]["default"].is_null())
+            instance.api().ready().is_some_and(|ready| ready.json()["unavailable_sinks"]["default"].is_null())
         });
         std::thread::sleep(Duration::from_secs(2));
     });

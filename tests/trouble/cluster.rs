@@ -101,10 +101,10 @@ fn an_instance_is_unready_while_a_slot_is_moved_away_from_its_node() {
         let text = instance.api().ready().map(|answer| answer.text).unwrap_or_default();
         text.contains(SUPPORTED) && text.contains(&detail)
     });
-    until_logged(&mut instance, &[" WARN ", "cannot reach redis", SUPPORTED]);
+    until_logged(&mut instance, &[" WARN ", "redis is unavailable", SUPPORTED]);
     for id in [&there, &elsewhere] {
         let refused = api.put(id, TASK).unwrap();
-        assert!(refused.status == 503 && refused.json()["code"] == "timeline_away", "{refused:?}");
+        assert!(refused.status == 503 && refused.json()["code"] == "timeline_unavailable", "{refused:?}");
     }
     other.move_slot(slot, &node);
     until_ready(&mut instance, true);

@@ -82,10 +82,10 @@ fn redis_may_become_a_replica_and_a_master_again() {
     let state = State {
         name: "READONLY",
         redis: &[],
-        code: "timeline_away",
+        code: "timeline_unavailable",
         detail: "READONLY",
         ready: "down",
-        log: &[" WARN ", "cannot reach redis", "READONLY"],
+        log: &[" WARN ", "redis is unavailable", "READONLY"],
     };
     let role = |servers: &Servers, host: &str, port: &str| {
         ::redis::cmd("REPLICAOF").arg(host).arg(port).exec(&mut servers.timeline.connect()).unwrap();
@@ -178,10 +178,10 @@ fn redis_may_load_its_data_slowly_after_a_restart() {
         redis: &[DURABLE, &["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"]]
             .concat()
             .leak()[..],
-        code: "timeline_away",
+        code: "timeline_unavailable",
         detail: "LOADING",
         ready: "down",
-        log: &[" WARN ", "cannot reach redis", "LOADING"],
+        log: &[" WARN ", "redis is unavailable", "LOADING"],
     };
     play(
         &state,

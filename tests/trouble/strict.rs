@@ -179,7 +179,7 @@ fn a_new_master_that_cannot_confirm_still_publishes_but_puts_are_refused() {
     let mut refused = put("b", "1h").json();
     // The connection may not be back yet.
     crate::support::patient(SOON, || {
-        let back = !["timeline_away", "timeline_unknown"].iter().any(|code| refused["code"] == *code);
+        let back = !["timeline_unavailable", "timeline_unknown"].iter().any(|code| refused["code"] == *code);
         if !back {
             refused = put("b", "1h").json();
         }

@@ -1,7 +1,7 @@
 //! Claims due occurrences of one lane in one shard, one call at a time, and starts a task for each claim.
 //!
 //! It sleeps until the time that [`NextClaim`] gives; a wake-up only moves that time. It makes no call while the lane's
-//! sink is absent, the timeline is unreachable, or too many occurrences are in flight.
+//! sink is unavailable, the timeline is unreachable, or too many occurrences are in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl Claimer {
                 continue;
             };
             let claimed = match self.unless_stopping(self.capacity()).await.flatten() {
-                // The sink may have become absent while this waited for capacity.
+                // The sink may have become unavailable while this waited for capacity.
                 Some(shares) if self.lane.sink.breaker.admits(trial) => {
                     self.claim(&mut next_claim, &mut refused, shares, trial).await
                 }

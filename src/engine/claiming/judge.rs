@@ -54,8 +54,8 @@ pub(in crate::engine) enum Judgement {
         /// Whether this counts as a retry of its policy.
         counted: bool,
     },
-    /// The sink is absent, and all its occurrences return to the lane. Carries the reason.
-    Absent(String),
+    /// The sink is unavailable, and all its occurrences return to the lane. Carries the reason.
+    SinkUnavailable(String),
 }
 
 /// Judges an outcome. Retries count only if the destination accepts other messages; otherwise the message is not to
@@ -67,12 +67,12 @@ pub(in crate::engine) fn judge(outcome: Outcome, facts: &Facts) -> Judgement {
         Outcome::Retry(trouble) => trouble,
     };
     match trouble.fault {
-        Fault::Sink => Judgement::Absent(trouble.detail),
+        Fault::Sink => Judgement::SinkUnavailable(trouble.detail),
         _ if facts.destination.health == Health::GivenUp => Judgement::Dead(Reason::Destination, trouble.detail),
         Fault::Destination => {
             Judgement::Again { after: DESTINATION_RETRY_PAUSE.mul_f64(0.5 + facts.random), counted: false }
         }
-        _ if facts.destination.sink_silent => Judgement::Absent(trouble.detail),
+        _ if facts.destination.sink_silent => Judgement::SinkUnavailable(trouble.detail),
         _ if !facts.destination.others_accepted => {
             let wait = facts.policy.wait(facts.publishes.saturating_sub(1), facts.random);
             Judgement::Again { after: wait.min(DESTINATION_RETRY_PAUSE), counted: false }
@@ -113,7 +113,7 @@ mod tests {
             ("accepted", Outcome::Accepted, facts(0, false, false), Judgement::Accepted),
             ("duplicate", Outcome::Duplicate, facts(0, false, false), Judgement::Accepted),
             ("rejected", Outcome::Reject(detail()), facts(0, true, false), Judgement::Dead(Reason::Rejected, detail())),
-            ("absent", retry(Fault::Sink), facts(9, true, true), Judgement::Absent(detail())),
+            ("unavailable", retry(Fault::Sink), facts(9, true, true), Judgement::SinkUnavailable(detail())),
             ("unknown topic", retry(Fault::Destination), facts(9, true, false), again(1000, false)),
             (
                 "given up",
@@ -144,10 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_that_has_accepted_no_message_for_long_is_absent() {
+    fn a_sink_that_has_accepted_no_message_for_long_is_unavailable() {
         let mut facts = facts(3, false, false);
         facts.destination.sink_silent = true;
-        assert_eq!(judge(retry(Fault::Unclear), &facts), Judgement::Absent("broken".to_owned()));
+        assert_eq!(judge(retry(Fault::Unclear), &facts), Judgement::SinkUnavailable("broken".to_owned()));
     }
 
     proptest! {
@@ -175,7 +175,7 @@ mod tests {
             match judge(outcome, &facts) {
                 Judgement::Dead(reason, detail) => prop_assert_eq!((Some(reason), detail.as_str()), (dead, "broken")),
                 Judgement::Accepted => prop_assert!(fault.is_none() && !refused),
-                Judgement::Absent(_) => prop_assert!(dead.is_none() && (fault == Some(Fault::Sink) || sink_silent)),
+                Judgement::SinkUnavailable(_) => prop_assert!(dead.is_none() && (fault == Some(Fault::Sink) || sink_silent)),
                 Judgement::Again { after, counted } => {
                     prop_assert!(dead.is_none());
                     // A retry counts only if other messages are accepted, and then waits exactly as its policy says.

@@ -17,7 +17,7 @@ use crate::engine::claiming::wake_signal::WakeSignal;
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the permit is reserved for the next claimer. It may not come, because its lane pauses or its sink is
-/// absent.
+/// unavailable.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The permit, and the claimers that wait for it.

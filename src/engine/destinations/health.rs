@@ -26,6 +26,18 @@ pub(in crate::engine) enum Health {
     GivenUp,
 }
 
+impl Health {
+    /// Its name in the API.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Health::Well => "well",
+            Health::Failing => "failing",
+            Health::AtFault => "at_fault",
+            Health::GivenUp => "given_up",
+        }
+    }
+}
+
 /// The failures that were observed since a message was accepted.
 #[derive(Default)]
 pub(super) struct Failures {
@@ -44,6 +56,11 @@ impl Failures {
         let first = self.observed.map_or(now, |(first, _)| first);
         self.observed = Some((first, now));
         self.blamed_by_sink |= blamed_by_sink;
+    }
+
+    /// How long ago the first one was.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        self.observed.map_or(Duration::ZERO, |(first, _)| now.duration_since(first))
     }
 
     pub(super) fn forget(&mut self) {

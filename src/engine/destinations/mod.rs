@@ -4,7 +4,7 @@
 //! A destination is at fault in two cases: the sink says so (unknown, without a stream, not authorised), or it has
 //! accepted nothing since a failure while the sink accepted messages for others. Once messages have failed there for
 //! `patience`, it is given up. Its messages are then dead, except for one trial every few seconds until one is
-//! accepted. Only observed failures count: time without attempts, or with an absent sink, does not count against a
+//! accepted. Only observed failures count: time without attempts, or with an unavailable sink, does not count against a
 //! destination.
 //!
 //! A destination is new until it accepts a message. A caller can make up any number of new names. If more than a
@@ -12,6 +12,7 @@
 //! given up after it has failed for two seconds itself. While new destinations are at fault, only few messages for
 //! other new destinations are sent at once.
 
+pub(in crate::engine) mod failed_attempts;
 pub(in crate::engine) mod failure_quota;
 mod health;
 mod new_destinations;
@@ -61,6 +62,19 @@ impl Destination {
         self.trial = None;
         self.reported = Health::Well;
     }
+}
+
+/// A destination at which messages fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailingDestination {
+    /// Its name.
+    pub destination: String,
+    /// How it is doing: `failing`, `at_fault` or `given_up`.
+    pub status: &'static str,
+    /// Since when messages fail there.
+    pub since: Duration,
+    /// The broker's last error text.
+    pub detail: String,
 }
 
 /// A publish that failed.
@@ -169,7 +183,7 @@ impl Destinations {
         self.patience
     }
 
-    /// Forgets all failures, because the whole sink was absent.
+    /// Forgets all failures, because the whole sink was unavailable.
     pub(in crate::engine) fn forgive_all(&mut self) {
         self.failing.values_mut().for_each(Destination::forgive);
         self.new = NewDestinations::default();
@@ -241,6 +255,22 @@ impl Destinations {
     /// Whether no destination failed lately, so that the gate can be skipped.
     pub(in crate::engine) fn all_well(&self) -> bool {
         self.failing.is_empty()
+    }
+
+    /// How many destinations fail now, and up to `max` of them, the worst first.
+    pub(in crate::engine) fn failing(&self, now: Instant, max: usize) -> (usize, Vec<FailingDestination>) {
+        let health = |(destination, known)| (self.health(destination, now), destination, known);
+        let mut failing: Vec<(Health, &str, &Destination)> =
+            self.failing.iter(now).map(health).filter(|(health, ..)| *health > Health::Well).collect();
+        let count = failing.len();
+        failing.sort_unstable_by_key(|(health, destination, _)| (std::cmp::Reverse(*health), *destination));
+        let shown = failing.into_iter().take(max).map(|(health, destination, known)| FailingDestination {
+            destination: destination.to_owned(),
+            status: health.as_str(),
+            since: known.failures.age(now),
+            detail: known.detail.clone(),
+        });
+        (count, shown.collect())
     }
 
     /// The health of a destination, by the rules in [`Failures::health`]. A new destination may share its patience with
@@ -371,7 +401,7 @@ mod tests {
         for seconds in [0, 20, 40, 60] {
             let found = failed(&mut all, "slow", start, at(start, seconds), Fault::Unclear, "no answer");
             assert!(!found.is_given_up(), "the sink accepts nobody");
-            assert_eq!(found.sink_silent, seconds >= 30, "then it is the sink that is absent");
+            assert_eq!(found.sink_silent, seconds >= 30, "then it is the sink that is unavailable");
         }
         all.accepted("other", at(start, 61));
         let found = failed(&mut all, "slow", start, at(start, 62), Fault::Unclear, "no answer");
@@ -410,7 +440,7 @@ mod tests {
         all.forgive_all();
         assert!(
             !failed(&mut all, "busy", start, at(start, 91), Fault::Destination, "no responders").is_given_up(),
-            "the sink was absent"
+            "the sink was unavailable"
         );
     }
 

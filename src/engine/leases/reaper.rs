@@ -70,6 +70,7 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
         }
     }
     learn(context, &glance, unserved);
+    *shard.glanced.lock() = Some(tokio::time::Instant::now());
     *shard.glance.lock() = (lanes.into_iter().map(|(lane, _)| lane).collect(), glance);
     state::show(context);
     Ok(())
@@ -105,8 +106,9 @@ async fn reap(context: &Context, shard: &ShardContext, lane: &Lane, served: bool
         metrics.stranded.inc_by(reaped.stranded);
         context.metrics.dead_dropped.inc_by(reaped.dropped);
         if reaped.claims > 0 {
-            let Reaped { claims, occurrences, .. } = reaped;
-            warn!(%lane, claims, occurrences, "lease expired; its occurrences are due again");
+            let Reaped { claims, occurrences, holders, .. } = reaped;
+            let instances = holders.join(", ");
+            warn!(%lane, claims, occurrences, instances, "leases expired; their occurrences are due again");
         }
         if reaped.stranded > 0 {
             error!(%lane, occurrences = reaped.stranded, "occurrences were claimed without a lease");

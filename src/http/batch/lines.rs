@@ -307,14 +307,7 @@ mod tests {
 
     fn reader() -> (LineReader, mpsc::Receiver<Group>) {
         let timeline = Arc::new(MemoryTimeline::new(Arc::new(ManualClock::new(Timestamp::from_millis(1))), 1));
-        let state = EngineState {
-            link: Link::Up(1),
-            lanes: Vec::new(),
-            sinks: Vec::new(),
-            lost: None,
-            dead: 0,
-            slowest_loop: None,
-        };
+        let state = EngineState::new(Link::Up(1));
         let second = Duration::from_secs(1);
         let limits = ApiLimits {
             body: 1 << 20,
@@ -326,6 +319,7 @@ mod tests {
         let api = Api {
             intake: Intake::new(timeline, BTreeMap::new()),
             engine: Box::new(move || state.clone()),
+            failed_attempt: Box::new(|_| None),
             access: crate::http::Access::default(),
             metrics: Arc::new(Metrics::new("0", "i0")),
             limits,

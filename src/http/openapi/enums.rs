@@ -39,7 +39,7 @@ pub(in crate::http) enum TimelineStatus {
     Down,
 }
 
-/// `open`: the sink is absent; `half-open`: one batch is tried.
+/// `open`: the sink is unavailable; `half-open`: one batch is tried.
 #[derive(ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = Breaker)]
@@ -47,6 +47,15 @@ pub(in crate::http) enum BreakerSchema {
     Closed,
     HalfOpen,
     Open,
+}
+
+/// `failing`: messages fail there. `at_fault`: the destination is the cause. `given_up`: its messages are dead at once.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum FailingStatus {
+    Failing,
+    AtFault,
+    GivenUp,
 }
 
 /// Why an occurrence is dead.

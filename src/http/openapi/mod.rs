@@ -24,7 +24,7 @@ pub(super) const BODY: &[&str] = &["malformed", "broken", "too_slow", "too_large
 
 /// Codes of requests that use the timeline.
 pub(super) const TIMELINE: &[&str] =
-    &["internal", "timeline_late", "timeline_refused", "timeline_away", "timeline_unknown"];
+    &["internal", "timeline_late", "timeline_refused", "timeline_unavailable", "timeline_unknown"];
 
 /// Codes of requests that require a token.
 const ACCESS: &[&str] = &["no_token", "unknown_token", "missing_scope"];

@@ -92,10 +92,13 @@ pub(super) async fn get(
     let id = read_id(id).map_err(|fault| Problem::invalid(vec![fault]))?;
     caller.check_id(&id)?;
     match api.intake.get(&id).await? {
-        Some((record, held)) => match task_view(&id, &record, &held, api.intake.clock().now()) {
-            Ok(view) => Ok(json(StatusCode::OK, view)),
-            Err(error) => Err(Problem::unreadable(&error)),
-        },
+        Some((record, held)) => {
+            let failed = if held.in_flight { (api.failed_attempt)(&id) } else { None };
+            match task_view(&id, &record, &held, failed, api.intake.clock().now()) {
+                Ok(view) => Ok(json(StatusCode::OK, view)),
+                Err(error) => Err(Problem::unreadable(&error)),
+            }
+        }
         None => Err(Problem::unknown(id.as_str())),
     }
 }

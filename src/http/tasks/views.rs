@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::clock::Timestamp;
-use crate::engine::intake;
+use crate::engine::{FailedAttempt, intake};
 use crate::http::openapi::enums;
 use crate::http::openapi::task::{CatchUpSchema, MessageSchema, Retry, ScheduleSchema};
 use crate::task::{Record, TaskId, spec};
@@ -100,6 +100,14 @@ pub(super) struct HeldTaskView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     in_flight: Option<String>,
+    /// Number of publishes of the occurrence in flight that failed; only shown by the instance that holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    attempts: Option<u32>,
+    /// The error text of the broker about the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    last_error: Option<String>,
     /// An instance could not parse its record, because a newer version wrote it or its time zone is unknown. Claims
     /// leave it out until an instance starts that can parse it, or the task is put again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -185,6 +193,7 @@ pub(super) fn task_view(
     id: &TaskId,
     record: &Record,
     held: &StoredTask,
+    failed: Option<FailedAttempt>,
     now: Timestamp,
 ) -> Result<String, serde_json::Error> {
     let counts = record.task.schedule.is_recurring().then(|| CountsView {
@@ -203,6 +212,8 @@ pub(super) fn task_view(
         due_ms,
         overdue: !held.in_flight && is_overdue(held.due, now),
         in_flight: held.in_flight.then(|| crate::task::Key { task: id.clone(), due: held.due }.to_string()),
+        attempts: failed.as_ref().map(|failed| failed.attempts),
+        last_error: failed.map(|failed| failed.detail),
         unreadable: held.unreadable,
         created: record.created.to_string(),
         updated: record.updated.to_string(),

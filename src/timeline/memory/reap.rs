@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::twin::{AnswerWithWakes, OccurrenceMark, ReapAt, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
-use crate::timeline::{Glance, GlanceRequest, LaneGlance, MAX_BATCH, ReapRequest, Reaped, TimelineError, Token};
+use crate::timeline::{
+    Glance, GlanceRequest, LaneGlance, MAX_BATCH, MAX_HOLDERS, ReapRequest, Reaped, TimelineError, Token,
+};
 
 /// The pause between two reaps, a little less than the second between two glances of one instance.
 const REAP_PAUSE: Duration = Duration::from_millis(900);
@@ -77,6 +79,10 @@ impl Twin {
             }
             reaped.claims += 1;
             reaped.occurrences += held;
+            let holder = token.holder();
+            if reaped.holders.len() < MAX_HOLDERS && !reaped.holders.iter().any(|known| known == holder) {
+                reaped.holders.push(holder.to_owned());
+            }
             for (member, due) in self.remove_claim(lane, &token).into_iter().flat_map(|claim| claim.pairs) {
                 waits.extend(self.return_to_lane(lane, &member, due));
             }

@@ -312,9 +312,9 @@ impl LinkTask {
             is_new
         });
         if is_new {
-            tracing::warn!(reason, "cannot reach redis; retrying");
+            tracing::warn!(reason, "redis is unavailable; retrying");
         } else if self.logged.is_some_and(|logged| logged.elapsed() >= LOG_PAUSE) {
-            tracing::warn!(reason, away_s = away_since.elapsed().as_secs(), "still cannot reach redis");
+            tracing::warn!(reason, outage_s = away_since.elapsed().as_secs(), "redis is still unavailable");
         } else {
             return;
         }

@@ -191,13 +191,10 @@ impl Request for ReapRequest {
             return Err(reply.unexpected());
         }
         let fields = reply.fields();
-        Ok(Reaped {
-            claims: fields.count()?,
-            occurrences: fields.count()?,
-            stranded: fields.count()?,
-            dropped: fields.count()?,
-            more: fields.flag()?,
-        })
+        let (claims, occurrences, stranded) = (fields.count()?, fields.count()?, fields.count()?);
+        let (dropped, more, mut holders) = (fields.count()?, fields.flag()?, fields.list()?);
+        let holders = (0..holders.left()).map(|_| holders.text()).collect::<Result<_, _>>()?;
+        Ok(Reaped { claims, occurrences, holders, stranded, dropped, more })
     }
 }
 

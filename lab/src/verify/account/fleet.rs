@@ -230,7 +230,7 @@ fn word(status: u16, view: View, id: &str) -> Option<AnswerMeaning> {
         Some(_) => None,
     };
     let answer = match (status, view.code.as_deref(), view.result.as_deref()) {
-        (503, Some("timeline_late" | "timeline_refused" | "timeline_away"), _) | (408, ..) => {
+        (503, Some("timeline_late" | "timeline_refused" | "timeline_unavailable"), _) | (408, ..) => {
             return Some(AnswerMeaning::NoEffect);
         }
         (503, ..) => return Some(AnswerMeaning::Maybe),
@@ -290,7 +290,7 @@ mod tests {
             ),
             (404, r#"{"status":404,"code":"unknown"}"#, definite(DefiniteAnswer::Unknown)),
             (409, r#"{"status":409,"code":"in_flight","key":"a:3"}"#, definite(DefiniteAnswer::Refused)),
-            (503, r#"{"status":503,"code":"timeline_away"}"#, AnswerMeaning::NoEffect),
+            (503, r#"{"status":503,"code":"timeline_unavailable"}"#, AnswerMeaning::NoEffect),
             (503, r#"{"status":503,"code":"timeline_unknown"}"#, AnswerMeaning::Maybe),
         ];
         for (status, body, word) in cases {

@@ -4,9 +4,9 @@ use super::flight::FlightStage;
 use super::task::ClaimState;
 
 impl ClaimState {
-    /// If the sink is absent, opens its breaker and returns all occurrences to the lane.
-    pub(super) fn return_unpublished_if_absent(&mut self) {
-        if let Some(detail) = self.absent.take() {
+    /// If the sink is unavailable, opens its breaker and returns all occurrences to the lane.
+    pub(super) fn return_unpublished_if_unavailable(&mut self) {
+        if let Some(detail) = self.unavailable.take() {
             self.claim.lane.sink.trip(&detail);
             self.return_unpublished();
         }
@@ -25,7 +25,7 @@ impl ClaimState {
             self.take_in(answer);
         }
         self.outbox.drop_answers();
-        self.absent = None;
+        self.unavailable = None;
         self.record_uncopied();
         self.return_those(|stage| !matches!(stage, FlightStage::Decided { .. }));
     }

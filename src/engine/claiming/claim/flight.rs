@@ -1,14 +1,16 @@
 //! One occurrence of a claim: its message, its history within the claim, and its verdict.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use punctual_sinks::Message;
+use punctual_sinks::{Message, Trouble};
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::engine::claiming::judge::Reason;
 use crate::engine::context::LaneContext;
+use crate::engine::destinations::failed_attempts::{FailedAttemptEntry, FailedAttempts};
 use crate::engine::destinations::failure_quota::{QuotaReason, QuotaRequest, QuotaShare};
 use crate::task::record::RecordError;
 use crate::task::{CatchUp, CatchUpLimits, Counts, NextDue, NextDueSearch, Record, Traceparent};
@@ -33,6 +35,8 @@ pub(super) struct Flight {
     pub(super) first_failure: Option<Instant>,
     /// The part of the failure quota that it holds while its destination fails.
     pub(super) quota_share: Option<QuotaShare>,
+    /// Shows its last failure in the API.
+    failed_attempt: Option<FailedAttemptEntry>,
     /// Whether it returns to the lane because its destination holds all it may.
     pub(super) over_quota: bool,
     /// Whether an earlier publish may have been delivered, because it had no definite outcome.
@@ -66,6 +70,7 @@ impl Flight {
             retries: 0,
             first_failure: None,
             quota_share: None,
+            failed_attempt: None,
             over_quota: false,
             unclear: false,
         }
@@ -158,9 +163,11 @@ impl Flight {
     }
 
     /// Notes a failed publish that will be retried. Returns the time of the first failure.
-    pub(super) fn failed(&mut self, definite: bool, now: Instant) -> Instant {
+    pub(super) fn failed(&mut self, trouble: &Trouble, attempts: &Arc<FailedAttempts>, now: Instant) -> Instant {
         self.stage = FlightStage::Waiting;
-        self.unclear |= !definite;
+        self.unclear |= !trouble.definite;
+        let (member, destination) = (&self.occurrence.member, &self.destination);
+        self.failed_attempt = Some(attempts.note(member, destination, self.publishes, &trouble.detail));
         *self.first_failure.get_or_insert(now)
     }
 
@@ -248,6 +255,7 @@ impl Flight {
     fn judged(&mut self, verdict: Verdict) -> Settlement {
         self.stage = FlightStage::Judged;
         self.quota_share = None;
+        self.failed_attempt = None;
         self.occurrence.record = Bytes::new();
         Settlement { member: self.occurrence.member.clone(), due: self.occurrence.due, verdict }
     }

@@ -173,7 +173,7 @@ impl ClaimState {
                 self.outbox.retry_at(now + after, index);
             }
             Judgement::Again { .. } => self.return_over_quota(index),
-            Judgement::Absent(detail) => self.absent = Some(detail),
+            Judgement::SinkUnavailable(detail) => self.unavailable = Some(detail),
         }
     }
 
@@ -222,7 +222,7 @@ impl ClaimState {
             Outcome::Retry(trouble) => {
                 sink.metrics.retry.inc();
                 sink.troubled.pause(self.claim.context.config.lease);
-                let first_failure = flight.failed(trouble.definite, now);
+                let first_failure = flight.failed(trouble, &sink.failed_attempts, now);
                 if trouble.fault == Fault::Destination {
                     sink.answered();
                 }
@@ -269,7 +269,7 @@ impl ClaimState {
                 }
             }
             // All occurrences return to the lane.
-            Judgement::Absent(_) => {}
+            Judgement::SinkUnavailable(_) => {}
             Judgement::Accepted | Judgement::Again { .. } | Judgement::Dead(..) => {
                 trial.waiting.into_iter().for_each(|index| self.outbox.retry_at(Instant::now(), index));
             }

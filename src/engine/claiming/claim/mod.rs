@@ -2,7 +2,7 @@
 //!
 //! The claim is settled when every occurrence has a verdict, or when none has arrived for a while. Occurrences without
 //! a verdict stay in the claim and are published again, so that a slow message does not delay the others. When the
-//! lease is lost, the claim is dropped at once. When the sink is absent, its occurrences return to the lane.
+//! lease is lost, the claim is dropped at once. When the sink is unavailable, its occurrences return to the lane.
 
 mod beginning;
 mod dead_copies;
@@ -46,7 +46,7 @@ enum ClaimEvent {
     /// The timeline wrote verdicts; `None` if it will not.
     Settled(Option<Settled>),
     /// The sink's breaker opened.
-    SinkAbsent,
+    SinkUnavailable,
     /// The engine starts no publishes any more.
     Stopping,
     /// The engine waits for no answers any more.
@@ -67,7 +67,7 @@ impl ClaimState {
             match self.next().await {
                 ClaimEvent::SinkAnswer(answer) => {
                     self.take_in_all(answer);
-                    self.return_unpublished_if_absent();
+                    self.return_unpublished_if_unavailable();
                 }
                 ClaimEvent::RetryDue => self.publish_due(),
                 ClaimEvent::DeadCopyAnswered(copied) => self.dead_copy_answered(copied),
@@ -78,7 +78,7 @@ impl ClaimState {
                 ClaimEvent::LeaseLost | ClaimEvent::Settled(Some(_)) => return self.let_go(),
                 // The engine is closed, or the timeline rejects the settle: the lease will expire.
                 ClaimEvent::Settled(None) => return,
-                ClaimEvent::SinkAbsent => self.return_unpublished(),
+                ClaimEvent::SinkUnavailable => self.return_unpublished(),
                 ClaimEvent::Stopping => self.stop(),
                 ClaimEvent::Deadline => self.return_all(),
             }
@@ -102,7 +102,7 @@ impl ClaimState {
                 VerdictsEvent::Settled(settled) => ClaimEvent::Settled(settled),
                 VerdictsEvent::SettleDue => ClaimEvent::SettleDue,
             },
-            () = sink.breaker.opened(), if !self.ending => ClaimEvent::SinkAbsent,
+            () = sink.breaker.opened(), if !self.ending => ClaimEvent::SinkUnavailable,
             () = context.deadline.cancelled(), if self.open > 0 => ClaimEvent::Deadline,
             () = context.stopping.cancelled(), if !self.ending => ClaimEvent::Stopping,
         }

@@ -60,8 +60,8 @@ pub(super) struct ClaimState {
     pub(super) decisions: HashMap<usize, Decision>,
     /// Trials of destinations that are given up.
     pub(super) trials: DestinationTrials,
-    /// Why the sink is absent, if it is.
-    pub(super) absent: Option<String>,
+    /// Why the sink is unavailable, if it is.
+    pub(super) unavailable: Option<String>,
     /// Whether publishing has ended.
     pub(super) ending: bool,
     /// Number of records that cannot be parsed.
@@ -93,7 +93,7 @@ impl ClaimState {
             next_due_searches: NextDueSearches::default(),
             decisions: HashMap::new(),
             trials: DestinationTrials::default(),
-            absent: None,
+            unavailable: None,
             ending: false,
             unreadable: 0,
         }
