@@ -27,7 +27,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut messages = sink.receive(100);
     let sinks =
         BTreeMap::from([("here".to_owned(), EngineSink { sink: Arc::new(sink), patience: Duration::from_secs(30) })]);
-    let lane = EngineLane { sink: "here".to_owned(), destination: Some("orders".to_owned()), dead_destination: None };
+    let lane = EngineLane {
+        sink: "here".to_owned(),
+        destination: Some("orders".to_owned()),
+        dead_destination: None,
+        waits_forever: false,
+    };
     let lanes = BTreeMap::from([(Lane::default(), lane)]);
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), "embedded"));
     let engine = Engine::start(EngineConfig::new("embedded"), Arc::clone(&timeline), sinks, lanes, metrics)?;

@@ -161,8 +161,10 @@ pub enum Fault {
     /// The part of the destination that would take the message cannot take any at present: a partition without a leader
     /// or with too few replicas, a quota. The message is not the cause.
     Unavailable,
-    /// The destination: it is unknown, unroutable, full, has no stream, or is not authorised. The message is not the
-    /// cause.
+    /// The destination exists and takes no more messages at present: a full queue or stream, a nack. The message is not
+    /// the cause.
+    Refusing,
+    /// The destination: it is unknown, unroutable, has no stream, or is not authorised. The message is not the cause.
     Destination,
     /// The whole sink: connection refused or closed, login refused, server loading or out of memory.
     Sink,

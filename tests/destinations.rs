@@ -106,8 +106,9 @@ fn messages_that_rabbitmq_refuses_end_dead_and_delay_no_others() {
     });
 }
 
-/// The queue holds three messages and refuses more, its consumer takes four a second: room appears again and again. Takes
-/// more than five seconds, because 30 messages go through it.
+/// The queue holds three messages and refuses more. For five times `patience` nobody takes one, while another queue of the
+/// same sink gets traffic. Then its consumer takes four a second. Takes more than five seconds, because 30 messages go
+/// through it.
 #[test]
 fn messages_that_a_full_rabbitmq_queue_refuses_arrive_later() {
     if !have("redis-server") || !have("rabbitmq-server") {
@@ -118,14 +119,25 @@ fn messages_that_a_full_rabbitmq_queue_refuses_arrive_later() {
         [("x-max-length", AMQPValue::LongInt(3)), ("x-overflow", AMQPValue::LongString("reject-publish".into()))];
     rabbit.declare_queue("", "slow", &full);
     let instance = Punctual::start(&format!(
-        "[redis]\nurl = \"{}\"\n[timeline]\nshards = 1\n[sinks.default]\nurl = \"{}\"\n",
+        "[redis]\nurl = \"{}\"\n[timeline]\nshards = 1\n[sinks.default]\nurl = \"{}\"\npatience = \"1s\"\n",
         redis.url(),
         rabbit.url("")
     ));
+    rabbit.declare_queues("", &["good"]);
     let mut shards = Shards::new(&redis, 1, &["default"]);
     let due = shards.now() + 500;
     let body: String = (0..30).map(|number| put_line(&format!("slow-{number}"), due, "slow", "x")).collect();
     put_all(&instance, &body, 30);
+    for number in 0..20 {
+        put_all(&instance, &put_line(&format!("good-{number}"), shards.now(), "good", "x"), 1);
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    assert!(shards.dead().is_empty(), "overload waits: {:?}\n{}", shards.dead(), instance.log());
+    let stats = instance.api().send("GET", "/v1/stats", None).expect("an answer").json();
+    let failing = &stats["sinks"]["default"]["failing"][0];
+    assert_eq!((&failing["destination"], &failing["status"]), (&json!("slow"), &json!("refusing")), "{stats:#}");
+    let logged = instance.log_lines(&[" WARN ", "destination refuses messages", "slow", "nack"]);
+    assert!(!logged.is_empty() && !instance.log().contains("unavailable"), "{}", instance.log());
     let mut keys = BTreeSet::new();
     let all = patient(SOON * 2, || {
         std::thread::sleep(Duration::from_millis(250));

@@ -55,7 +55,7 @@ fn refusal(error: &ApiError<'_>) -> Outcome {
         10054 | 10097 => Outcome::Reject(detail),
         // The stream is full and discards new messages. After any other error of its store the message may be stored on
         // another replica.
-        10077 => retry(Fault::Destination, error.description.contains("maximum")),
+        10077 => retry(Fault::Refusing, error.description.contains("maximum")),
         // The stream is sealed or offline; an expected stream, message id, sequence or subject sequence does not match.
         10109 | 10118 | 10060 | 10070 | 10071 | 10164 => retry(Fault::Destination, true),
         // Limits of the account, storage or memory of the server; JetStream is off, off for the account, or

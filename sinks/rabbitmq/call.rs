@@ -204,7 +204,7 @@ impl<'a> RabbitPublish<'a> {
                         Confirmation::Nacked => {
                             // Whatever the reason, it is one of the queue: it is full, or could not store the message.
                             let detail = "nack: RabbitMQ did not take it (its queue is full, or could not store it)";
-                            self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Destination, detail)));
+                            self.answers.set(index, Outcome::Retry(Trouble::open(Fault::Refusing, detail)));
                         }
                     }
                 }

@@ -32,7 +32,7 @@ pub(super) const NAMED: [(&str, &[&str]); 3] = [
             "sentinel_password",
         ],
     ),
-    ("lanes", &["sink", "destination", "dead_destination"]),
+    ("lanes", &["sink", "destination", "dead_destination", "patience"]),
     ("tokens", &["sha256", "scope", "lanes", "prefix", "destinations", "pending_max", "puts"]),
 ];
 

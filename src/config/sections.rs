@@ -207,9 +207,15 @@ pub(super) fn lanes(r: &mut ConfigReader, sinks: &BTreeMap<String, SinkSection>)
             let detail = "it is the lane's own destination: copies of dead messages would look like messages";
             r.fault(&path("dead_destination"), detail.into(), None);
         }
+        let patience = r.text(&path("patience"), |text| match text {
+            "forever" => Ok(()),
+            _ => Err("a lane knows `forever` only; a duration is set at its sink".into()),
+        });
+        let waits_forever = patience.is_some();
         match name.parse::<Lane>() {
             Ok(lane) => {
-                lanes.extend(sink.map(|sink| (lane, EngineLane { sink, destination, dead_destination })));
+                let settings = |sink| EngineLane { sink, destination, dead_destination, waits_forever };
+                lanes.extend(sink.map(|sink| (lane, settings(sink))));
             }
             Err(bad) => r.fault(&format!("lanes.{name}"), bad.to_string(), None),
         }

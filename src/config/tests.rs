@@ -27,7 +27,7 @@ fn the_defaults_need_only_a_sink() {
     assert_eq!(config.engine.dead_keep, Duration::from_secs(30 * 86_400));
     assert_eq!(config.http.listen.to_string(), "127.0.0.1:7171");
     assert_eq!(config.sinks["default"].answer_timeout, Duration::from_secs(7));
-    let lane = EngineLane { sink: "default".into(), destination: None, dead_destination: None };
+    let lane = EngineLane { sink: "default".into(), destination: None, dead_destination: None, waits_forever: false };
     assert_eq!(config.lanes, BTreeMap::from([(Lane::default(), lane)]));
     assert!(load("", &[], &[]).unwrap_err().contains("no sink"));
 }

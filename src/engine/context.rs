@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use punctual_sinks::{RecentMap, Sink, Trouble};
+use punctual_sinks::{Fault, RecentMap, Sink, Trouble};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -76,6 +76,8 @@ pub(super) struct LaneContext {
     pub(super) sink: Arc<SinkContext>,
     pub(super) destination: Option<String>,
     pub(super) dead_destination: Option<String>,
+    /// Whether its messages wait without end for a destination that refuses them.
+    pub(super) waits_forever: bool,
     pub(super) capacity: Capacity,
     /// How much of the lane's capacity failing destinations hold.
     pub(super) failure_quota: Arc<FailureQuota>,
@@ -170,7 +172,13 @@ impl LaneContext {
             Some(others) => others,
             None => return,
         };
-        if health == Health::GivenUp {
+        let waits = matches!(trouble.fault, Fault::Refusing | Fault::Unavailable) || self.waits_forever;
+        if waits {
+            warn!(
+                sink,
+                lane, destination, detail, others, "destination refuses messages; they wait until it accepts one"
+            );
+        } else if health == Health::GivenUp {
             let hint = "once it is repaired, `punctual dead requeue` with reason `destination` publishes them";
             warn!(
                 sink,

@@ -116,6 +116,8 @@ pub struct EngineLane {
     pub destination: Option<String>,
     /// The destination of copies of dead messages, on the same sink.
     pub dead_destination: Option<String>,
+    /// Whether its messages wait without end for a destination that refuses them; otherwise for the sink's `patience`.
+    pub waits_forever: bool,
 }
 
 /// A lane names a sink that does not exist.
@@ -306,12 +308,13 @@ fn lane_context(
 ) -> LaneContext {
     let metrics = metrics.lane(lane.as_str());
     metrics.served.set(1);
-    let EngineLane { destination, dead_destination, .. } = settings;
+    let EngineLane { destination, dead_destination, waits_forever, .. } = settings;
     LaneContext {
         lane,
         sink,
         destination,
         dead_destination,
+        waits_forever,
         capacity: Capacity::new(config.in_flight, config.in_flight_bytes),
         failure_quota: FailureQuota::new(config.in_flight, config.in_flight_bytes),
         over_quota: Mutex::new(RecentMap::new(RETURNS_EXPIRY, MAX_RETURNS)),

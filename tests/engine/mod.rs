@@ -39,6 +39,8 @@ struct Bed {
     engine: Option<Engine>,
     /// Dead-letter destination of the lanes.
     dead_destination: Option<String>,
+    /// Whether messages of the lane `side` wait without end for a destination that refuses them.
+    side_waits_forever: bool,
 }
 
 impl Bed {
@@ -54,6 +56,17 @@ impl Bed {
     /// Starts with the test's own configuration.
     fn start_with(configure: impl FnOnce(&mut EngineConfig)) -> Bed {
         Bed::start_full(configure, None)
+    }
+
+    /// Starts with a lane `side` whose messages wait without end.
+    fn start_with_a_forever_lane() -> Bed {
+        let mut bed = Bed::start();
+        bed.engine = None;
+        bed.side_waits_forever = true;
+        let mut config = EngineConfig::new("i1");
+        config.lease = Duration::from_secs(5);
+        bed.engine = Some(bed.another(config));
+        bed
     }
 
     /// Starts with a timeline of `shards` shards.
@@ -84,6 +97,7 @@ impl Bed {
             intake,
             engine: None,
             dead_destination,
+            side_waits_forever: false,
         };
         let mut config = EngineConfig::new("i0");
         config.lease = Duration::from_secs(5);
@@ -96,13 +110,14 @@ impl Bed {
     fn another(&self, config: EngineConfig) -> Engine {
         let sink = |sink: &MemorySink| EngineSink { sink: Arc::new(sink.clone()), patience: PATIENCE };
         let sinks = BTreeMap::from([("sink".to_owned(), sink(&self.sink)), ("other".to_owned(), sink(&self.other))]);
-        let lane = |sink: &str| EngineLane {
+        let lane = |name: &str, sink: &str| EngineLane {
             sink: sink.to_owned(),
             destination: Some("news".to_owned()),
             dead_destination: self.dead_destination.clone(),
+            waits_forever: self.side_waits_forever && name == "side",
         };
         let lanes = [("default", "sink"), ("side", "sink"), ("other", "other")];
-        let lanes = lanes.map(|(name, sink)| (name.parse().unwrap(), lane(sink)));
+        let lanes = lanes.map(|(name, sink)| (name.parse().unwrap(), lane(name, sink)));
         let lanes = BTreeMap::from(lanes);
         Engine::start(config, self.timeline.clone(), sinks, lanes, Arc::clone(&self.metrics)).unwrap()
     }

@@ -310,6 +310,59 @@ async fn a_destination_at_fault_is_given_up_after_patience_while_others_go_on() 
     bed.assert_at_rest();
 }
 
+/// A full queue or stream, a quota, a partition without a leader: however long it lasts, no message is dead.
+#[tokio::test(start_paused = true)]
+async fn messages_for_an_overloaded_destination_wait_without_end_beside_others() {
+    for fault in [Fault::Refusing, Fault::Unavailable] {
+        let bed = Bed::start();
+        let opens = Instant::now() + seconds(7200);
+        bed.sink.answer_by(move |message| match message.destination.as_str() {
+            "full" if Instant::now() < opens => {
+                Answer::Retry(Trouble { fault, definite: true, detail: "the queue is full".to_owned() })
+            }
+            _ => Answer::Accept,
+        });
+        let waiting: Vec<String> = (0..50).map(|n| format!("waits{n}")).collect();
+        let dues = bed.put(waiting.iter().map(|id| (id.as_str(), to("full", millis(10))))).await;
+        let others: Vec<String> = (0..720).map(|n| format!("t{n}")).collect();
+        bed.put(others.iter().enumerate().map(|(n, id)| (id.as_str(), after(seconds(n as u64 * 10))))).await;
+        bed.pass(seconds(7100)).await;
+        assert!(bed.dead().is_empty(), "{fault:?}: {:?}", bed.dead());
+        let sink = bed.engine().state().sinks.into_iter().find(|sink| sink.name == "sink").expect("the sink");
+        let shown = sink.failing.first().map(|(shown, _)| (shown.destination.as_str(), shown.status));
+        assert_eq!(shown, Some(("full", "refusing")), "{fault:?}");
+        assert_eq!(sink.breaker, BreakerState::Closed);
+        bed.pass(seconds(200)).await;
+        let keys: HashSet<String> = bed.keys().into_iter().collect();
+        assert!(expected(&waiting, &dues).iter().all(|key| keys.contains(key)), "{fault:?}: all arrive");
+        assert_eq!(bed.sink.accepted(), 770);
+        bed.assert_at_rest();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_lane_with_patience_forever_messages_wait_for_a_missing_destination() {
+    let bed = Bed::start_with_a_forever_lane();
+    let opens = Instant::now() + seconds(7200);
+    bed.sink.answer_by(move |message| match message.destination.as_str() {
+        "gone" if Instant::now() < opens => {
+            Answer::Retry(Trouble::definite(Fault::Destination, "unknown topic `gone`"))
+        }
+        _ => Answer::Accept,
+    });
+    bed.put_into("side", [("waits", to("gone", millis(10)))]).await;
+    bed.put([("dies", to("gone", millis(10))), ("other", after(millis(10)))]).await;
+    bed.pass(seconds(3600)).await;
+    let late = bed.put_into("side", [("late", to("gone", millis(10)))]).await;
+    bed.pass(seconds(3500)).await;
+    let dead: Vec<String> = bed.dead().into_iter().map(|(key, ..)| key).collect();
+    assert!(matches!(&dead[..], [key] if key.starts_with("dies:")), "{dead:?}");
+    bed.pass(seconds(200)).await;
+    assert_eq!(bed.sink.accepted(), 3);
+    assert!(bed.keys().contains(&expected(["late"], &late)[0]));
+    bed.assert_at_rest();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_failing_destination_and_its_occurrences_are_shown_until_one_is_accepted() {
     let bed = Bed::start();

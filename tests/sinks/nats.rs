@@ -109,12 +109,12 @@ async fn a_message_that_nats_can_never_accept_is_rejected_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_stream_is_the_destinations_fault() {
+async fn a_full_stream_refuses_and_is_not_missing() {
     let Some(nats) = <NatsServer as Broker>::start() else { return };
     nats.connect().create_stream("FULL", &["full"], &json!({"max_msgs": 1, "discard": "new"}));
     nats.connect().publish("full", "", &[], b"first");
     let full = publish_among_others(&nats, "full", |_| {}).await;
-    let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Destination && t.definite;
+    let expected = |t: &punctual_sinks::Trouble| t.fault == Fault::Refusing && t.definite;
     assert!(matches!(&full, Outcome::Retry(t) if expected(t) && t.detail.contains("maximum messages")), "{full:?}");
 }
 

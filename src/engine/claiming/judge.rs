@@ -68,8 +68,10 @@ pub(in crate::engine) fn judge(outcome: Outcome, facts: &Facts) -> Judgement {
     };
     match trouble.fault {
         Fault::Sink => Judgement::SinkUnavailable(trouble.detail),
-        _ if facts.destination.health == Health::GivenUp => Judgement::Dead(Reason::Destination, trouble.detail),
-        Fault::Destination => {
+        Fault::Destination | Fault::Unclear | Fault::Unanswered if facts.destination.health == Health::GivenUp => {
+            Judgement::Dead(Reason::Destination, trouble.detail)
+        }
+        Fault::Destination | Fault::Refusing => {
             Judgement::Again { after: DESTINATION_RETRY_PAUSE.mul_f64(0.5 + facts.random), counted: false }
         }
         _ if facts.destination.sink_silent => Judgement::SinkUnavailable(trouble.detail),
@@ -217,6 +219,7 @@ mod tests {
 
     fn any_outcome() -> impl Strategy<Value = Outcome> {
         proptest::sample::select(vec![
+            retry(Fault::Refusing),
             Outcome::Accepted,
             Outcome::Duplicate,
             Outcome::Reject("broken".to_owned()),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use punctual_sinks::Fault;
 use tokio::time::Instant;
 
 /// If the sink does not name the destination as the cause, it is at fault only after failing this long. A nack or a
@@ -45,17 +46,28 @@ pub(super) struct Failures {
     observed: Option<(Instant, Instant)>,
     /// Whether the sink named the destination as the cause of one.
     blamed_by_sink: bool,
+    /// The first and the last failure that count against `patience`, since the destination was last overloaded.
+    counted: Option<(Instant, Instant)>,
 }
 
 impl Failures {
     /// Notes a failure. Earlier ones are forgotten if the last of them was long ago.
-    pub(super) fn add(&mut self, now: Instant, blamed_by_sink: bool, patience: Duration) {
+    pub(super) fn add(&mut self, now: Instant, fault: Fault, patience: Duration) {
         if self.observed.is_some_and(|(_, last)| is_long_ago(last, now, patience)) {
             self.forget();
         }
         let first = self.observed.map_or(now, |(first, _)| first);
         self.observed = Some((first, now));
-        self.blamed_by_sink |= blamed_by_sink;
+        self.blamed_by_sink |= is_blamed(fault);
+        self.counted = match is_overload(fault) {
+            true => None,
+            false => Some((self.counted.map_or(now, |(first, _)| first), now)),
+        };
+    }
+
+    /// Whether the last failure says that the destination exists and is overloaded.
+    pub(super) fn is_overloaded(&self) -> bool {
+        self.observed.is_some() && self.counted.is_none()
     }
 
     /// How long ago the first one was.
@@ -73,8 +85,8 @@ impl Failures {
     }
 
     /// The health that follows from these failures. `sink_accepted` is the send time of the last message that the sink
-    /// accepted, for any destination. A destination at fault is given up once it has failed for `give_up_after`. That
-    /// is at least the shorter one of [`FAULT_DELAY`] and `patience`.
+    /// accepted, for any destination. A destination at fault is given up once its failures that count have lasted for
+    /// `give_up_after`. That is at least the shorter one of [`FAULT_DELAY`] and `patience`.
     pub(super) fn health(
         &self,
         now: Instant,
@@ -89,12 +101,23 @@ impl Failures {
         // This destination accepted nothing since `first`, so a later accepted message went to another one.
         let others_accept = sink_accepted.is_some_and(|accepted| accepted >= first);
         let at_fault = self.blamed_by_sink || (others_accept && failing_for >= FAULT_DELAY.min(patience));
+        let lasted = self.counted.map(|(first, last)| last.duration_since(first));
         match at_fault {
             false => Health::Failing,
-            true if failing_for < give_up_after => Health::AtFault,
-            true => Health::GivenUp,
+            true if lasted.is_some_and(|lasted| lasted >= give_up_after) => Health::GivenUp,
+            true => Health::AtFault,
         }
     }
+}
+
+/// Whether the sink names the destination as the cause.
+pub(super) fn is_blamed(fault: Fault) -> bool {
+    matches!(fault, Fault::Destination | Fault::Refusing)
+}
+
+/// Whether the destination exists and takes no messages at present. Its messages wait without end.
+pub(super) fn is_overload(fault: Fault) -> bool {
+    matches!(fault, Fault::Refusing | Fault::Unavailable)
 }
 
 /// Whether the last failure is so long ago that all failures are forgotten.
@@ -112,24 +135,44 @@ mod tests {
     fn health_follows_from_the_observed_failures_and_acceptances() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        for (failed_at, blamed_by_sink, sink_accepted, now, expected) in [
-            (&[][..], false, Some(0), 0, Health::Well),
-            (&[10], false, None, 10, Health::Failing),
-            (&[10], true, None, 10, Health::AtFault),
-            (&[10, 11], false, Some(11), 11, Health::Failing),
-            (&[10, 12], false, Some(11), 12, Health::AtFault),
-            (&[10, 12], false, Some(9), 12, Health::Failing),
-            (&[10, 40], false, None, 40, Health::Failing),
-            (&[10, 40], false, Some(39), 40, Health::GivenUp),
-            (&[10, 40], true, None, 40, Health::GivenUp),
-            (&[10, 40], true, None, 70, Health::GivenUp),
-            (&[10, 40], true, None, 71, Health::Well),
-            (&[10, 41], true, None, 41, Health::AtFault),
+        let (unclear, blamed) = (Fault::Unclear, Fault::Destination);
+        for (failed_at, fault, sink_accepted, now, expected) in [
+            (&[][..], unclear, Some(0), 0, Health::Well),
+            (&[10], unclear, None, 10, Health::Failing),
+            (&[10], blamed, None, 10, Health::AtFault),
+            (&[10, 11], unclear, Some(11), 11, Health::Failing),
+            (&[10, 12], unclear, Some(11), 12, Health::AtFault),
+            (&[10, 12], unclear, Some(9), 12, Health::Failing),
+            (&[10, 40], unclear, None, 40, Health::Failing),
+            (&[10, 40], unclear, Some(39), 40, Health::GivenUp),
+            (&[10, 40], blamed, None, 40, Health::GivenUp),
+            (&[10, 40], blamed, None, 70, Health::GivenUp),
+            (&[10, 40], blamed, None, 71, Health::Well),
+            (&[10, 41], blamed, None, 41, Health::AtFault),
         ] {
             let mut failures = Failures::default();
-            failed_at.iter().for_each(|second| failures.add(at(*second), blamed_by_sink, PATIENCE));
+            failed_at.iter().for_each(|second| failures.add(at(*second), fault, PATIENCE));
             let health = failures.health(at(now), sink_accepted.map(at), PATIENCE, PATIENCE);
-            assert_eq!(health, expected, "{failed_at:?}, blamed: {blamed_by_sink}, at {now}");
+            assert_eq!(health, expected, "{failed_at:?}, {fault:?}, at {now}");
         }
+    }
+
+    #[test]
+    fn an_overloaded_destination_is_at_fault_without_end_and_its_patience_starts_anew() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut failures = Failures::default();
+        let health = |failures: &Failures, now| failures.health(at(now), Some(at(now)), PATIENCE, PATIENCE);
+        for fault in [Fault::Refusing, Fault::Unavailable] {
+            (0..3600).for_each(|second| failures.add(at(second), fault, PATIENCE));
+            assert_eq!((health(&failures, 3600), failures.is_overloaded()), (Health::AtFault, true), "{fault:?}");
+        }
+        // It is deleted: from now on its patience counts.
+        for (second, expected) in [(3600, Health::AtFault), (3629, Health::AtFault), (3630, Health::GivenUp)] {
+            failures.add(at(second), Fault::Destination, PATIENCE);
+            assert_eq!((health(&failures, second), failures.is_overloaded()), (expected, false));
+        }
+        failures.add(at(3631), Fault::Refusing, PATIENCE);
+        assert_eq!(health(&failures, 3631), Health::AtFault, "it exists again");
     }
 }

@@ -1,9 +1,9 @@
 //! Tracks the health of the destinations of a sink. A destination is noted by name after a failure and forgotten once all
 //! is well.
 //!
-//! A destination is at fault in two cases: the sink says so (unknown, without a stream, not authorised), or it has
-//! accepted nothing since a failure while the sink accepted messages for others. Once messages have failed there for
-//! `patience`, it is given up. Its messages are then dead, except for one trial every few seconds until one is
+//! A destination is at fault in two cases: the sink says so (unknown, without a stream, not authorised, full), or it has
+//! accepted nothing since a failure while the sink accepted messages for others. If it is overloaded, its messages wait
+//! without end. Otherwise it is given up once messages have failed there for `patience`. Its messages are then dead, except for one trial every few seconds until one is
 //! accepted. Only observed failures count: time without attempts, or with an unavailable sink, does not count against a
 //! destination.
 //!
@@ -23,7 +23,7 @@ use punctual_sinks::{Fault, RecentMap, Trouble};
 use tokio::time::Instant;
 
 pub(in crate::engine) use self::health::Health;
-use self::health::{FAULT_DELAY, Failures, TRIAL_INTERVAL};
+use self::health::{FAULT_DELAY, Failures, TRIAL_INTERVAL, is_blamed, is_overload};
 use self::new_destinations::{AcceptingDestinations, NewDestinations};
 
 /// How long a destination without new failures is remembered: longer than the retries of any occurrence.
@@ -69,7 +69,7 @@ impl Destination {
 pub struct FailingDestination {
     /// Its name.
     pub destination: String,
-    /// How it is doing: `failing`, `at_fault` or `given_up`.
+    /// How it is doing: `failing`, `refusing`, `at_fault` or `given_up`.
     pub status: &'static str,
     /// Since when messages fail there.
     pub since: Duration,
@@ -193,24 +193,28 @@ impl Destinations {
     pub(in crate::engine) fn failed(&mut self, failed: FailedPublish<'_>) -> FailureContext {
         let FailedPublish { destination, trouble, first_failure, now, .. } = failed;
         let (sink_accepted, patience) = (self.sink_accepted, self.patience);
-        let blamed_by_sink = trouble.fault == Fault::Destination;
+        let (is_blamed, is_overload) = (is_blamed(trouble.fault), is_overload(trouble.fault));
         let is_new = self.is_new(destination);
-        if is_new {
-            self.new.failed(destination, now, blamed_by_sink, patience);
+        if is_new && !is_overload {
+            self.new.failed(destination, now, trouble.fault, patience);
         }
         let known = self.failing.touch(destination, now, Destination::default);
-        known.failures.add(now, blamed_by_sink, patience);
+        known.failures.add(now, trouble.fault, patience);
         trouble.detail.clone_into(&mut known.detail);
         let accepted = known.accepted;
         let failing_for = now.duration_since(first_failure);
         let mut health = self.health(destination, now);
         // A full map may have dropped this destination, so the first failure of the occurrence counts too.
-        if blamed_by_sink && failing_for >= FAULT_DELAY.min(patience) && self.shares_patience(destination, now) {
+        if is_blamed
+            && !is_overload
+            && failing_for >= FAULT_DELAY.min(patience)
+            && self.shares_patience(destination, now)
+        {
             health = Health::GivenUp;
         }
         FailureContext {
             news: self.report(destination, health),
-            health: if failed.is_spared { health.min(Health::AtFault) } else { health },
+            health: if failed.is_spared || is_overload { health.min(Health::AtFault) } else { health },
             others_accepted: failed
                 .comparable_since()
                 .is_some_and(|since| accepted.is_some_and(|accepted| accepted > since)),
@@ -266,7 +270,10 @@ impl Destinations {
         failing.sort_unstable_by_key(|(health, destination, _)| (std::cmp::Reverse(*health), *destination));
         let shown = failing.into_iter().take(max).map(|(health, destination, known)| FailingDestination {
             destination: destination.to_owned(),
-            status: health.as_str(),
+            status: match known.failures.is_overloaded() && health >= Health::AtFault {
+                true => "refusing",
+                false => health.as_str(),
+            },
             since: known.failures.age(now),
             detail: known.detail.clone(),
         });

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use punctual_sinks::Fault;
 use tokio::time::Instant;
 
 use super::health::{Failures, Health, is_long_ago};
@@ -53,13 +54,13 @@ pub(super) struct NewDestinations {
 
 impl NewDestinations {
     /// A message failed at one of them.
-    pub(super) fn failed(&mut self, destination: &str, now: Instant, blamed_by_sink: bool, patience: Duration) {
+    pub(super) fn failed(&mut self, destination: &str, now: Instant, fault: Fault, patience: Duration) {
         if self.last_failure.is_some_and(|last| is_long_ago(last, now, patience)) {
             *self = NewDestinations::default();
         }
         self.last_failure = Some(now);
         if self.names.len() >= MAX_NEW_FAILING {
-            self.failures.add(now, blamed_by_sink, patience);
+            self.failures.add(now, fault, patience);
         } else if !self.names.contains(destination) {
             self.names.insert(destination.to_owned());
         }

@@ -49,11 +49,12 @@ pub(in crate::http) enum BreakerSchema {
     Open,
 }
 
-/// `failing`: messages fail there. `at_fault`: the destination is the cause. `given_up`: its messages are dead at once.
+/// `failing`: messages fail there. `refusing`: it is full or overloaded, and its messages wait. `at_fault`: the destination is the cause. `given_up`: its messages are dead at once.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum FailingStatus {
     Failing,
+    Refusing,
     AtFault,
     GivenUp,
 }

@@ -147,7 +147,7 @@ async fn a_hundred_oversize_messages_are_all_rejected() {
 
 /// The queue is full and rejects new messages, whatever they are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_nack_is_the_fault_of_the_destination() {
+async fn a_nack_says_that_the_destination_refuses() {
     let Some(broker) = Shared::start() else { return };
     broker.server.with_channel(&broker.vhost, async |channel: Channel| {
         let mut arguments = FieldTable::default();
@@ -160,7 +160,7 @@ async fn a_nack_is_the_fault_of_the_destination() {
     let mut mixed = batch("a", 0..100);
     mixed.iter_mut().step_by(2).for_each(|message| message.destination = "full".to_owned());
     let outcomes = publish(&sink, mixed).await;
-    let nacked = |outcome: &Outcome| matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Destination && trouble.detail.starts_with("nack"));
+    let nacked = |outcome: &Outcome| matches!(outcome, Outcome::Retry(trouble) if trouble.fault == Fault::Refusing && trouble.detail.starts_with("nack"));
     assert!(outcomes.iter().skip(1).step_by(2).all(|outcome| *outcome == Outcome::Accepted), "{outcomes:?}");
     let taken = outcomes.iter().step_by(2).filter(|outcome| **outcome == Outcome::Accepted).count();
     let refused = outcomes.iter().filter(|outcome| nacked(outcome)).count();

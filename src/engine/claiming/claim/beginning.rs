@@ -72,7 +72,8 @@ impl ClaimState {
             return None;
         }
         let destination = Flight::destination(record, lane.destination.as_deref());
-        let gate = match flight.is_spared(context.clock.now(), destinations.patience()) {
+        let is_spared = lane.waits_forever || flight.is_spared(context.clock.now(), destinations.patience());
+        let gate = match is_spared {
             true => destinations.gate_of_spared(destination, Instant::now()),
             false => destinations.gate(destination, Instant::now()),
         };

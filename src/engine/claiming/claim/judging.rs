@@ -223,13 +223,14 @@ impl ClaimState {
                 sink.metrics.retry.inc();
                 sink.troubled.pause(self.claim.context.config.lease);
                 let first_failure = flight.failed(trouble, &sink.failed_attempts, now);
-                if trouble.fault == Fault::Destination {
+                if matches!(trouble.fault, Fault::Destination | Fault::Refusing) {
                     sink.answered();
                 }
                 if trouble.fault != Fault::Sink {
                     let server_now = self.claim.context.clock.now();
                     let mut destinations = sink.destinations.lock();
-                    let is_spared = flight.is_spared(server_now, destinations.patience());
+                    let waits_forever = self.claim.lane.waits_forever;
+                    let is_spared = waits_forever || flight.is_spared(server_now, destinations.patience());
                     facts.destination = destinations.failed(FailedPublish {
                         destination: &flight.destination,
                         trouble,
