@@ -114,6 +114,13 @@ impl SinkConfig {
 
 /// Parses the URL of any kind of sink.
 fn parse(url: &str) -> Result<Target, String> {
+    let url = &match url.split_once(':') {
+        // As people type them.
+        None if ["stdout", "memory"].contains(&url) => format!("{url}:"),
+        Some(("rabbitmq", rest)) => format!("amqp:{rest}"),
+        Some(("rabbitmqs", rest)) => format!("amqps:{rest}"),
+        _ => url.to_owned(),
+    };
     let known = || KINDS.iter().map(|kind| kind.scheme.example()).collect::<Vec<_>>().join(", ");
     // Text without a scheme may be a secret, so it is not quoted.
     let Some((scheme, rest)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
@@ -156,6 +163,15 @@ mod tests {
         assert_eq!(password.as_ref().map(ExposeSecret::expose_secret), Some("p:w@d"));
         assert_eq!(target.address(), "redis://[::1]:6379,host:7000/3");
         assert_eq!(SinkConfig::parse("stdout:").expect("a good URL").address(), "stdout:");
+    }
+
+    #[test]
+    fn sinks_are_named_as_people_type_them() {
+        let address = |url: &str| SinkConfig::parse(url).map(|config| (config.kind(), config.address()));
+        assert!(address("stdout").is_ok_and(|found| found == ("stdout", "stdout:".to_owned())));
+        #[cfg(feature = "rabbitmq")]
+        assert!(address("rabbitmq://h").is_ok_and(|found| found == ("rabbitmq", "amqp://h:5672".to_owned())));
+        assert!(address("nowhere").is_err());
     }
 
     #[test]

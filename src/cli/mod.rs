@@ -16,6 +16,7 @@ mod own_redis;
 mod parts;
 mod preview;
 pub mod program;
+mod schedule_arguments;
 pub mod serve;
 pub mod shell;
 mod target;
@@ -61,6 +62,7 @@ enum Command {
     #[command(subcommand)]
     Dead(dead::DeadCommand),
     /// Show when a schedule would be due, without an instance
+    #[command(after_help = preview::EXAMPLES)]
     Preview(Box<preview::PreviewArguments>),
     /// Check that an instance would start and reach everything in its configuration; writes nothing
     Check(check::CheckArguments),

@@ -35,6 +35,12 @@ impl Failure {
         Failure { code, ..self }
     }
 
+    /// The same failure, which begins with where it happened.
+    #[must_use]
+    pub(super) fn context(self, place: String) -> Failure {
+        Failure { error: self.error.context(place), ..self }
+    }
+
     /// The same failure with a hint.
     #[must_use]
     pub fn hint(self, hint: impl Display) -> Failure {

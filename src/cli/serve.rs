@@ -208,6 +208,7 @@ impl Instance {
             access: access.clone().on_loopback(listen.ip().is_loopback()),
             metrics,
             limits: config.http.api,
+            zone: config.zone.clone(),
             instance: id.clone(),
             bodies: BodyBudget::new(config.http.api.bodies),
             blocking: BlockingPool::default(),

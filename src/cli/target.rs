@@ -69,7 +69,7 @@ impl Address {
 
 impl ApiTarget {
     pub(super) fn address(&self) -> Result<Address, Failure> {
-        let url = if self.url.is_empty() { DEFAULT } else { &self.url };
+        let url = &complete(if self.url.is_empty() { DEFAULT } else { &self.url });
         let shown = SecretUrl::new(url.to_owned()).to_string();
         let wrong = |detail: &str| Failure::usage(anyhow!("cannot call an instance at `{shown}`: {detail}"));
         let whole = "a URL is expected such as `http://127.0.0.1:7171`";
@@ -154,6 +154,17 @@ impl ApiTarget {
         let mut header = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| no_token(&place))?;
         header.set_sensitive(true);
         Ok(Some(header))
+    }
+}
+
+/// The URL of an address as people type it: `localhost:7171`, `:7171`, `7171`.
+fn complete(address: &str) -> String {
+    let is_port = |text: &str| text.parse::<u16>().is_ok();
+    match address.split_once(':') {
+        None if is_port(address) => format!("http://127.0.0.1:{address}"),
+        Some(("", port)) if is_port(port) => format!("http://127.0.0.1:{port}"),
+        Some((host, port)) if !host.is_empty() && is_port(port) => format!("http://{host}:{port}"),
+        _ => address.to_owned(),
     }
 }
 

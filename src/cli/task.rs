@@ -1,5 +1,6 @@
 //! `punctual task put | get | cancel`: the API of a running instance from the command line.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -18,11 +19,12 @@ use super::client::{ApiAnswer, Client};
 use super::fault::{FaultView, faults};
 use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
+use super::schedule_arguments::{ScheduleArguments, shown_due};
 use super::target::ApiTarget;
 use super::{Failure, batch, say};
 use crate::clock::{Clock, LocalClock};
 use crate::task::spec;
-use crate::task::spec::write::{MessageView, ScheduleView, TaskView};
+use crate::task::spec::write::{MessageView, RetryView, TaskView};
 
 /// The characters of a task id are valid in a path; all others must be escaped.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
@@ -30,12 +32,19 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'
 /// Maximum size of a file with a task, in bytes; more than an instance can be configured to accept.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
+const PUT_EXAMPLES: &str = "Examples:
+  punctual task put order-1.unpaid --in 15m --destination orders.cancel --payload '{\"order\": 1}'
+  punctual task put report --cron '30 6 * * MON-FRI' --zone Europe/Berlin --destination reports.build --text daily
+  punctual task put ping --every 30s --limit 10 --header kind=ping --key eu-1 --payload @ping.json
+  punctual task put -f tasks.ndjson";
+
 /// A typed time that is longer ago needs `--past`.
 const MAX_PAST: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Subcommand)]
 pub(super) enum TaskCommand {
     /// Create a task, or replace the one with this id; or do so with every line of a file
+    #[command(after_help = PUT_EXAMPLES)]
     Put(Box<PutArguments>),
     /// Show a task
     Get(IdArguments),
@@ -62,38 +71,39 @@ pub(super) struct IdArguments {
 }
 
 #[derive(Args)]
-#[command(group = clap::ArgGroup::new("when").required(true).args(["in", "at", "every", "cron", "file"]))]
 pub(super) struct PutArguments {
     /// The task's id: 1 to 200 of A-Z a-z 0-9 . _ : -
     #[arg(required_unless_present = "file")]
     id: Option<String>,
-    /// Once, this long from now: 15m, 1h30m
-    #[arg(long, value_name = "DURATION")]
-    r#in: Option<String>,
-    /// Once, at this time: 2026-12-24T18:00:00Z
-    #[arg(long, value_name = "TIME")]
-    at: Option<String>,
+    #[command(flatten)]
+    schedule: ScheduleArguments,
     /// Accept an --at of more than a day ago; the message is published at once
     #[arg(long, requires = "at")]
     past: bool,
-    /// Repeatedly, at this interval: 30s
-    #[arg(long, value_name = "DURATION")]
-    every: Option<String>,
-    /// Repeatedly, by cron; six fields begin with seconds
-    #[arg(long, value_name = "EXPRESSION")]
-    cron: Option<String>,
-    /// The zone of --cron: Europe/Berlin; the default is UTC
-    #[arg(long, value_name = "ZONE", requires = "cron")]
-    zone: Option<String>,
-    /// The payload, as JSON
+    /// The payload, as JSON; `@FILE` reads it from a file
     #[arg(long, value_name = "JSON", conflicts_with = "file")]
     payload: Option<String>,
+    /// The payload, as a text without quotes
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["file", "payload"])]
+    text: Option<String>,
+    /// A header of the message, also several times
+    #[arg(long = "header", value_name = "NAME=VALUE", conflicts_with = "file", value_parser = header)]
+    headers: Vec<(String, String)>,
+    /// The record key in Kafka; the default is the id
+    #[arg(long, value_name = "TEXT", conflicts_with = "file")]
+    key: Option<String>,
     /// Topic, subject or stream; the default is that of the lane
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
     destination: Option<String>,
     /// The lane it waits in
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
     lane: Option<String>,
+    /// How often a refused message is published again
+    #[arg(long, value_name = "NUMBER", conflicts_with = "file")]
+    retry_max: Option<u32>,
+    /// What happens to occurrences that were missed: once, all or none
+    #[arg(long, value_name = "POLICY", conflicts_with = "file")]
+    catch_up: Option<String>,
     /// The whole task as JSON, from a file or `-` for stdin; without an id a task with its `id` on each line
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -143,11 +153,13 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
     check_past(arguments)?;
     let task = task(arguments)?;
     let (answer, view) = arguments.place.call(Method::PUT, "put", id, Some(task)).await?;
+    let zone = arguments.schedule.zone.as_deref();
+    let shown = |due: &Printable| spec::parse_time(due.as_str()).map_or(due.to_string(), |due| shown_due(due, zone));
     show(&arguments.place, &answer, || {
         let overdue = if view.overdue { "; it is overdue and published at once" } else { "" };
-        let mut text = format!("{} {id}, due {}{overdue}\n", view.result, view.due);
+        let mut text = format!("{} {id}, due {}{overdue}\n", view.result, shown(&view.due));
         if !view.next.is_empty() {
-            let next: Vec<_> = view.next.iter().map(|next| next.due.as_str()).collect();
+            let next: Vec<_> = view.next.iter().map(|next| shown(&next.due)).collect();
             text.push_str(&format!("then {}\n", next.join(", ")));
         }
         if let Some(key) = &view.in_flight {
@@ -180,7 +192,7 @@ fn show(place: &TaskPlace, answer: &ApiAnswer, detail: impl FnOnce() -> String) 
 
 /// Refuses a typed time of long ago, which is usually a mistake. Such a message would be published at once.
 fn check_past(arguments: &PutArguments) -> Result<(), Failure> {
-    let Some(at) = arguments.at.as_deref().filter(|_| !arguments.past) else { return Ok(()) };
+    let Some(at) = arguments.schedule.at.as_deref().filter(|_| !arguments.past) else { return Ok(()) };
     match spec::parse_time(at) {
         Some(time) if LocalClock::new().now().since(time) > MAX_PAST => {
             let failure = Failure::usage(anyhow!("`--at {at}` is more than a day ago"));
@@ -199,23 +211,47 @@ fn task(arguments: &PutArguments) -> Result<String, Failure> {
             Failure::usage(anyhow::Error::from(error).context(doing))
         });
     }
-    let payload = arguments.payload.as_deref().map(serde_json::from_str::<&RawValue>).transpose();
+    let payload = payload(arguments)?;
+    let payload = payload.as_deref().map(serde_json::from_str::<&RawValue>).transpose();
     let payload = payload.map_err(|error| {
-        Failure::usage(anyhow!("the payload is not JSON: {error}"))
-            .hint("a text needs its quotes: --payload '\"text\"'")
+        Failure::usage(anyhow!("the payload is not JSON: {error}")).hint("`--text` takes a text without quotes")
     })?;
-    let schedule = ScheduleView {
-        after: arguments.r#in.as_deref().map(Into::into),
-        at: arguments.at.as_deref().map(Into::into),
-        every: arguments.every.as_deref().map(Into::into),
-        cron: arguments.cron.as_deref(),
-        zone: arguments.zone.as_deref(),
-        ..ScheduleView::default()
+    let headers: BTreeMap<String, String> = arguments.headers.iter().cloned().collect();
+    let message = MessageView {
+        destination: arguments.destination.as_deref(),
+        key: arguments.key.as_deref(),
+        headers: Some(&headers).filter(|headers| !headers.is_empty()),
+        payload,
+        ..MessageView::default()
     };
-    let destination = arguments.destination.as_deref();
-    let message = MessageView { destination, payload, ..MessageView::default() };
-    let view = TaskView { schedule, message, lane: arguments.lane.as_deref(), ..TaskView::default() };
+    let view = TaskView {
+        schedule: arguments.schedule.view(),
+        message,
+        lane: arguments.lane.as_deref(),
+        retry: arguments.retry_max.map(|max| RetryView { max, ..RetryView::default() }),
+        catch_up: arguments.catch_up.as_deref(),
+    };
     serde_json::to_string(&view).map_err(Failure::failed)
+}
+
+/// The payload in the flags, as JSON.
+fn payload(arguments: &PutArguments) -> Result<Option<String>, Failure> {
+    match (&arguments.payload, &arguments.text) {
+        (Some(payload), _) => match payload.strip_prefix('@') {
+            Some(path) => read(Path::new(path)).map(Some).map_err(|error| {
+                let doing = format!("cannot read the payload from `{path}`");
+                Failure::usage(anyhow::Error::from(error).context(doing))
+            }),
+            None => Ok(Some(payload.clone())),
+        },
+        (None, text) => Ok(text.as_deref().map(|text| Value::from(text).to_string())),
+    }
+}
+
+/// Parses `NAME=VALUE`.
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a header is written `name=value`")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// A whole file; `-` is stdin.

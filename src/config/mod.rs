@@ -66,6 +66,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// `[http]` and `[limits]`
     pub http: HttpSection,
+    /// `[tasks]`: the zone of cron schedules that name none; `None` is UTC.
+    pub zone: Option<String>,
     /// `[tokens.NAME]`. Without any, every client that reaches the API may do everything.
     pub tokens: BTreeMap<String, KnownToken>,
     /// `[sinks.NAME]`, at least one.
@@ -301,6 +303,7 @@ impl Config {
         let shards = u16::try_from(r.whole("timeline.shards", 1, 256)).unwrap_or(1);
         let engine = sections::engine(r);
         let http = sections::http(r);
+        let zone = sections::zone(r);
         let sinks = sections::sinks(r, engine.lease);
         let lanes = sections::lanes(r, &sinks);
         let tokens = tokens::tokens(r, &http, &lanes);
@@ -318,6 +321,7 @@ impl Config {
             timeline,
             engine,
             http,
+            zone,
             tokens,
             sinks,
             lanes,

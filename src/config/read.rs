@@ -1,7 +1,7 @@
 //! Reads typed values from the layers and collects all faults, so that they are reported at once.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +15,18 @@ use crate::task::duration;
 /// Reads values. A value that cannot be parsed is a fault and is replaced by a placeholder that is never used.
 pub(super) struct ConfigReader {
     layers: Layers,
+}
+
+/// Parses an address as people type it: `127.0.0.1:7171`, `localhost:7171`, `7171` (both on loopback), or `:7171` (on all
+/// interfaces).
+fn parse_address(text: &str) -> Option<SocketAddr> {
+    let port = |text: &str| text.parse::<u16>().ok();
+    match text.split_once(':') {
+        None => port(text).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        Some(("", rest)) if port(rest).is_some() => Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(rest)?))),
+        Some(("localhost", rest)) => port(rest).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        Some(_) => text.parse().ok(),
+    }
 }
 
 impl ConfigReader {
@@ -98,14 +110,14 @@ impl ConfigReader {
 
     pub(super) fn address(&mut self, path: &str) -> Option<SocketAddr> {
         let expected = "an address is expected, such as `127.0.0.1:7171`; port 0 takes a free one";
-        self.text(path, |text| text.parse().map_err(|_| expected.to_owned()))
+        self.text(path, |text| parse_address(text).ok_or_else(|| expected.to_owned()))
     }
 
     /// An address; empty means none.
     pub(super) fn optional_address(&mut self, path: &str) -> Option<SocketAddr> {
         let expected = "an address is expected, such as `127.0.0.1:7172`, or nothing";
         let parse = |text: &str| {
-            if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(|_| expected.to_owned()) }
+            if text.is_empty() { Ok(None) } else { parse_address(text).map(Some).ok_or_else(|| expected.to_owned()) }
         };
         self.text(path, parse).flatten()
     }
@@ -113,7 +125,10 @@ impl ConfigReader {
     pub(super) fn url(&mut self, path: &str, schemes: &[&str]) -> Option<SecretUrl> {
         self.text(path, |text| {
             // A value from a file often ends with a line break.
-            let url = SecretUrl::new(text.trim().to_owned());
+            let text = text.trim();
+            // As people type them.
+            let url = if ["stdout", "memory"].contains(&text) { format!("{text}:") } else { text.to_owned() };
+            let url = SecretUrl::new(url);
             match schemes.is_empty() || schemes.contains(&url.scheme()) {
                 true if !url.scheme().is_empty() => Ok(url),
                 _ if schemes.is_empty() => Err("a URL is expected, such as `nats://127.0.0.1:4222`".into()),

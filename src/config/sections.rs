@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::read::{ConfigReader, list};
 use super::{DAY, DEFAULT_NAME, HOUR, HttpSection, LogSection, SECOND, SinkSection};
+use crate::clock::Timestamp;
 use crate::engine::{DestinationPatterns, EngineConfig, EngineLane};
 use crate::http::ApiLimits;
 use crate::http::server::ServerLimits;
-use crate::task::{CatchUpLimits, Lane, Limits, duration};
+use crate::task::{CatchUpLimits, Lane, Limits, duration, local_time};
 use crate::timeline::DeadCap;
 use crate::timeline::redis::Durability;
 
@@ -106,6 +107,15 @@ fn limits(r: &mut ConfigReader, body: usize) -> Limits {
         r.fault_by("limits.payload", "http.body_limit", detail, Some(format!("`http.body_limit = {needed}`")));
     }
     Limits { payload, headers, header_bytes }
+}
+
+/// `[tasks]`: the zone of cron schedules that name none; `None` is UTC.
+pub(super) fn zone(r: &mut ConfigReader) -> Option<String> {
+    let zone = r.text("tasks.zone", |text| match local_time(Timestamp::MIN_DUE, text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("a time zone is expected, such as `Europe/Berlin`".to_owned()),
+    });
+    zone.filter(|zone| zone != "UTC")
 }
 
 /// `[log]`

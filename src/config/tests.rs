@@ -317,6 +317,35 @@ fn settings_with_special_characters_are_shown_as_valid_toml() {
 const HASH: &str = "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF";
 
 #[test]
+fn addresses_and_sinks_are_read_as_people_type_them() {
+    let token = format!("[tokens.deploy]\nsha256 = \"{HASH}\"\nscope = \"write\"\n");
+    for (typed, listen) in [
+        ("7171", "127.0.0.1:7171"),
+        ("localhost:7171", "127.0.0.1:7171"),
+        (":7171", "0.0.0.0:7171"),
+        ("[::1]:7171", "[::1]:7171"),
+    ] {
+        let config = load(&format!("[http]\nlisten = \"{typed}\"\n{token}"), &[], &[SINK]).expect(typed);
+        assert_eq!(config.http.listen.to_string(), listen);
+    }
+    for bad in ["here", ":", "localhost", "localhost:x", "99999"] {
+        assert!(load(&format!("[http]\nlisten = \"{bad}\"\n"), &[], &[SINK]).is_err(), "{bad}");
+    }
+    for (typed, url) in [("stdout", "stdout:"), ("memory", "memory:")] {
+        let config = load(&format!("[sinks.a]\nurl = \"{typed}\"\n"), &[], &[]).expect(typed);
+        assert_eq!(config.sinks["a"].url.expose(), url);
+    }
+}
+
+#[test]
+fn the_default_zone_is_a_zone_that_exists() {
+    let zone = |zone: &str| load(&format!("[tasks]\nzone = \"{zone}\"\n"), &[], &[SINK]).map(|config| config.zone);
+    assert_eq!(zone("Europe/Berlin"), Ok(Some("Europe/Berlin".to_owned())));
+    assert_eq!(zone("UTC"), Ok(None));
+    assert!(zone("Berlin").unwrap_err().contains("`tasks.zone` (punctual.toml:2): `Berlin`: a time zone is expected"));
+}
+
+#[test]
 fn an_address_beyond_loopback_requires_a_token() {
     for listen in ["0.0.0.0:7171", "10.0.0.1:7171", "[::]:7171"] {
         let address = format!("[http]\nlisten = \"{listen}\"\n");

@@ -67,6 +67,8 @@ pub struct Api {
     pub metrics: Arc<Metrics>,
     /// The limits of requests.
     pub limits: ApiLimits,
+    /// The zone of cron schedules that name none; `None` is UTC.
+    pub zone: Option<String>,
     /// The instance id, for stats.
     pub instance: String,
     /// The memory for bodies under way.

@@ -43,7 +43,8 @@ pub(super) async fn preview(State(api): State<Arc<Api>>, request: Request) -> Re
     let (parts, body) = request.into_parts();
     let body = body::small_json(&parts.headers, body, &api).await?;
     let now = api.intake.clock().now();
-    let dues = move || spec::read_preview(&body, now)?.dues().map_err(|fault| vec![fault]);
+    let zone = api.zone.clone();
+    let dues = move || spec::read_preview(&body, now, zone.as_deref())?.dues().map_err(|fault| vec![fault]);
     let dues = api.blocking.run(dues).await?.map_err(Problem::invalid)?;
     let next = dues.into_iter().map(Due::from).collect();
     Ok(Json(PreviewView { next }).into_response())

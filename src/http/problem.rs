@@ -90,6 +90,8 @@ pub struct Problem {
     pub errors: Vec<Fault>,
     /// The idempotency key that is in flight.
     pub key: Option<String>,
+    /// The idempotency key of a dead occurrence of a task that is gone.
+    pub dead_key: Option<String>,
     /// After how many seconds the request may be repeated.
     pub retry_after: Option<u64>,
 }
@@ -106,6 +108,8 @@ struct ProblemView<'a> {
     errors: &'a [Fault],
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_key: Option<&'a str>,
 }
 
 impl Serialize for Problem {
@@ -118,6 +122,7 @@ impl Serialize for Problem {
             detail: &self.detail,
             errors: &self.errors,
             key: self.key.as_deref(),
+            dead_key: self.dead_key.as_deref(),
         };
         view.serialize(serializer)
     }
@@ -130,7 +135,7 @@ impl Problem {
         let known = |(known, its, _): &(&str, u16, &str)| *known == code && *its == status.as_u16();
         debug_assert!(CODES.iter().any(known), "`{code}` with {status} is not in the document");
         let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
-        Problem { status, code, detail: detail.into(), errors: Vec::new(), key: None, retry_after }
+        Problem { status, code, detail: detail.into(), errors: Vec::new(), key: None, dead_key: None, retry_after }
     }
 
     /// Input with faults.
@@ -172,12 +177,6 @@ impl Problem {
         tracing::error!(%error, "a task cannot be read");
         let detail = "the task was written by a version of punctual that this one does not know";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", detail)
-    }
-
-    /// There is no such task.
-    #[must_use]
-    pub fn unknown(id: &str) -> Problem {
-        Problem::new(StatusCode::NOT_FOUND, "unknown", format!("there is no task `{id}`"))
     }
 }
 

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use cron::zones::local_time;
 pub use id::{Key, Lane, Member, Namespace, Shard, TaskId};
 pub use next_due::{CatchUp, CatchUpLimits, Counts, NextDue, NextDueSearch};
 pub use record::Record;

@@ -57,6 +57,15 @@ pub enum When {
 }
 
 impl Schedule {
+    /// The zone of a cron schedule that names one.
+    #[must_use]
+    pub fn zone(&self) -> Option<&str> {
+        match &self.when {
+            When::Cron { zone, .. } => zone.as_deref(),
+            When::At(_) | When::In(_) | When::Every { .. } => None,
+        }
+    }
+
     /// Whether there can be more than one occurrence: `every` and `cron`.
     #[must_use]
     pub fn is_recurring(&self) -> bool {

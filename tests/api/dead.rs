@@ -152,6 +152,23 @@ async fn a_discarded_occurrence_is_gone_and_cannot_be_discarded_again() {
 }
 
 #[tokio::test]
+async fn a_task_that_is_gone_names_its_dead_occurrence() {
+    let stage = Stage::start().await;
+    let key = stage.make_dead("gone", 0, "rejected", "default").to_string();
+    stage.make_dead("gone:1", 0, "rejected", "default");
+    stage.clock.advance(Duration::from_secs(1));
+    stage.state.lock().unwrap().dead = 2;
+    for method in ["GET", "DELETE"] {
+        let answer = stage.call(method, "/v1/tasks/gone", "", "").await;
+        assert_eq!((answer.status, &answer.json()["dead_key"]), (404, &json!(key)), "{method}");
+        assert_eq!(stage.call(method, "/v1/tasks/go", "", "").await.json().get("dead_key"), None, "{method}");
+    }
+    // Among many the search would take long.
+    stage.state.lock().unwrap().dead = 1001;
+    assert_eq!(stage.get("/v1/tasks/gone").await.json().get("dead_key"), None);
+}
+
+#[tokio::test]
 async fn many_are_requeued_by_lane_reason_and_time() {
     let stage = Stage::start().await;
     for number in 0..2500 {

@@ -65,6 +65,7 @@ struct Stage<T = MemoryTimeline> {
 
 /// Options of a stage.
 struct StageOptions {
+    zone: Option<String>,
     access: Access,
     tls: Option<ServerTls>,
     api: ApiLimits,
@@ -121,6 +122,7 @@ impl Stage<RedisTimeline> {
 impl<T: Timeline> Stage<T> {
     async fn serve(clock: Arc<ManualClock>, timeline: Arc<T>, change: impl FnOnce(&mut StageOptions)) -> Stage<T> {
         let mut terms = StageOptions {
+            zone: None,
             access: Access::default(),
             tls: None,
             api: ApiLimits {
@@ -157,6 +159,7 @@ impl<T: Timeline> Stage<T> {
             access: terms.access,
             metrics: Arc::clone(&metrics),
             limits: terms.api,
+            zone: terms.zone,
             instance: "i0".into(),
             bodies: BodyBudget::new(terms.api.bodies),
             blocking: BlockingPool::default(),

@@ -227,7 +227,7 @@ fn an_absent_instance_and_an_invalid_url_are_reported() {
         away.err
     );
     for url in [
-        "127.0.0.1:7171",
+        "instance",
         "ftp://127.0.0.1",
         "http://me:hunter2@127.0.0.1:1",
         "http://me:hunter2@[::bad",

@@ -71,7 +71,7 @@ fn config_output_is_a_valid_configuration() {
 
 #[test]
 fn a_configuration_with_faults_is_not_shown_and_all_faults_are() {
-    let run = run(&["config", "--redis", "memory", "--sink", "sqs://me:hunter2@h", "--listen", "nowhere"]);
+    let run = run(&["config", "--redis", "elsewhere", "--sink", "sqs://me:hunter2@h", "--listen", "nowhere"]);
     assert_eq!((run.code, run.out.as_str()), (Some(2), ""));
     for option in ["`redis.url` (--redis)", "`http.listen` (--listen)"] {
         assert!(run.err.contains(option), "{}", run.err);

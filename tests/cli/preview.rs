@@ -8,7 +8,8 @@ use super::{run, run_with, serve, url};
 fn dues(arguments: &[&str]) -> Vec<String> {
     let run = run(&[&["preview"], arguments].concat());
     assert_eq!((run.code, run.err.as_str()), (Some(0), ""), "{arguments:?}");
-    run.out.lines().map(str::to_owned).collect()
+    // The time in UTC comes first.
+    run.out.lines().map(|line| line.split("  ").next().unwrap_or_default().to_owned()).collect()
 }
 
 #[test]
@@ -28,6 +29,48 @@ fn a_preview_shows_the_dues_that_a_put_answers() {
 fn a_preview_says_when_clocks_change() {
     let night = ["--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--from", "2027-03-27T00:00:00Z", "--count", "3"];
     assert_eq!(dues(&night), ["2027-03-27T01:30:00.000Z", "2027-03-28T01:00:00.000Z", "2027-03-29T00:30:00.000Z"]);
+}
+
+#[test]
+fn a_due_is_shown_in_utc_and_on_the_clock_of_its_zone() {
+    let night = [
+        "preview",
+        "--cron",
+        "30 9 * * *",
+        "--zone",
+        "Europe/Berlin",
+        "--from",
+        "2026-11-22T00:00:00Z",
+        "--count",
+        "1",
+    ];
+    let run = run(&night);
+    let expected = "2026-11-22T08:30:00.000Z  2026-11-22 09:30:00 +01:00 Europe/Berlin\n";
+    assert_eq!((run.code, run.out.as_str()), (Some(0), expected), "{}", run.err);
+}
+
+#[test]
+fn the_dues_of_all_tasks_of_a_file_are_one_table() {
+    let lines = concat!(
+        r#"{"id":"berlin","schedule":{"cron":"0 9 * * *","zone":"Europe/Berlin"},"message":{}}"#,
+        "\n\n",
+        r#"{"id":"utc","schedule":{"cron":"30 8 * * *"},"message":{}}"#,
+        "\n",
+        r#"{"id":"twice","schedule":{"every":"1h","start":"2026-11-22T07:00:00Z","limit":2},"message":{}}"#,
+    );
+    let range = ["--from", "2026-11-22T00:00:00Z", "--to", "2026-11-23T00:00:00Z"];
+    let table = run_with(&[&["preview", "-f", "-"], &range[..]].concat(), lines);
+    let expected = "2026-11-22T07:00:00.000Z  2026-11-22 07:00:00 +00:00 UTC  twice\n\
+                    2026-11-22T08:00:00.000Z  2026-11-22 09:00:00 +01:00 Europe/Berlin  berlin\n\
+                    2026-11-22T08:00:00.000Z  2026-11-22 08:00:00 +00:00 UTC  twice\n\
+                    2026-11-22T08:30:00.000Z  2026-11-22 08:30:00 +00:00 UTC  utc\n";
+    assert_eq!((table.code, table.out.as_str()), (Some(0), expected), "{}", table.err);
+    let first = run_with(&["preview", "-f", "-", "--count", "1", "--json", "--from", range[1]], lines);
+    let ids: Vec<Value> =
+        first.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].clone()).collect();
+    assert_eq!(ids, ["twice", "berlin", "utc"], "{}", first.err);
+    let wrong = run_with(&["preview", "-f", "-"], &format!("{lines}\n{{\"id\":\"a b\"}}"));
+    assert!(wrong.code == Some(1) && wrong.err.contains("line 5: cannot preview: "), "{}", wrong.err);
 }
 
 #[test]

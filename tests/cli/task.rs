@@ -86,6 +86,64 @@ fn a_task_comes_from_a_file_or_from_stdin_and_is_published() {
 }
 
 #[test]
+fn every_part_of_a_task_has_a_flag() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), r#"{"n": 1.0}"#).unwrap();
+    let payload = format!("@{}", file.path().to_str().unwrap());
+    let put = run(&[
+        "task",
+        "put",
+        "a",
+        "--cron",
+        "0 9 * * *",
+        "--zone",
+        "Europe/Berlin",
+        "--start",
+        "2099-11-22T00:00:00Z",
+        "--end",
+        "2099-12-01T00:00:00Z",
+        "--limit",
+        "3",
+        "--spread",
+        "1s",
+        "--payload",
+        &payload,
+        "--header",
+        "kind=x=y",
+        "--key",
+        "k",
+        "--destination",
+        "d",
+        "--retry-max",
+        "2",
+        "--catch-up",
+        "all",
+        "--url",
+        &url,
+    ]);
+    let begin = "created a, due 2099-11-22T08:00:00.";
+    assert!(put.code == Some(0) && put.out.starts_with(begin), "{}{}", put.out, put.err);
+    assert!(put.out.contains("  2099-11-22 09:00:00 +01:00 Europe/Berlin\nthen 2099-11-23T08:00:00."), "{}", put.out);
+    let task: Value = serde_json::from_str(&run(&["task", "get", "a", "--json", "--url", &url]).out).unwrap();
+    let schedule = json!({"cron": "0 9 * * *", "zone": "Europe/Berlin", "start": "2099-11-22T00:00:00.000Z",
+        "end": "2099-12-01T00:00:00.000Z", "limit": 3, "spread": "1s"});
+    assert_eq!(task["schedule"], schedule);
+    let message = json!({"destination": "d", "key": "k", "headers": {"kind": "x=y"}, "payload": {"n": 1.0}});
+    assert_eq!((&task["message"], &task["retry"]["max"], &task["catch_up"]), (&message, &json!(2), &json!("all")));
+    let text = run(&["task", "put", "b", "--in", "1h", "--text", "say \"hi\"", "--url", &url]);
+    assert_eq!(text.code, Some(0), "{}", text.err);
+    let task: Value = serde_json::from_str(&run(&["task", "get", "b", "--json", "--url", &url]).out).unwrap();
+    assert_eq!(task["message"]["payload"], "say \"hi\"");
+    // The address as people type it.
+    let port = url.rsplit_once(':').unwrap().1;
+    for typed in [port.to_owned(), format!(":{port}"), format!("localhost:{port}"), format!("127.0.0.1:{port}")] {
+        assert_eq!(run(&["task", "get", "b", "--url", &typed]).code, Some(0), "{typed}");
+    }
+}
+
+#[test]
 fn a_time_of_long_ago_is_refused_without_past_and_shown_as_overdue() {
     let server = serve(&[]);
     let url = url(&server);

@@ -176,6 +176,7 @@ async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
         access: Access::default(),
         metrics: Arc::new(Metrics::new("0", "i0")),
         limits,
+        zone: None,
         instance: "i0".into(),
         bodies: BodyBudget::new(limits.bodies),
         blocking: BlockingPool::default(),

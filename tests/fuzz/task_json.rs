@@ -135,7 +135,7 @@ fn check(input: &[u8]) -> Verdict {
         }
     }
     for read in [
-        spec::read_preview(input, NOW).map(|_| ()),
+        spec::read_preview(input, NOW, Some("Europe/Berlin")).map(|_| ()),
         spec::read_filter(input, &["rejected"], 1000).map(|_| ()),
         spec::read_bulk(input, &["rejected"]).map(|_| ()),
         spec::read_nothing(input),

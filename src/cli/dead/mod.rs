@@ -18,6 +18,10 @@ use super::out::{self, Printable};
 use super::task::{TaskPlace, path_segment, refused};
 use super::{Failure, say, tell};
 
+const REQUEUE_EXAMPLES: &str = "Examples:
+  punctual dead requeue order-1:1795266000000 --wait 2s
+  punctual dead requeue --lane default --reason destination --from 2026-11-21T18:00:00Z --dry-run";
+
 /// Maximum number of entries in one page of an instance.
 const PAGE_ENTRIES: usize = 1000;
 
@@ -28,6 +32,7 @@ pub(super) enum DeadCommand {
     /// Show a dead occurrence with its message
     Show(ShowArguments),
     /// Requeue dead occurrences: they are due now, under their old keys
+    #[command(after_help = REQUEUE_EXAMPLES)]
     Requeue(RequeueArguments),
     /// Delete dead occurrences
     Discard(ManyArguments),

@@ -25,6 +25,9 @@ pub(in crate::engine) const MAX_SCAN_PAUSE: Duration = Duration::from_millis(100
 /// Timeout of a scan over all shards.
 const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Maximum number of dead occurrences among which the one of a task is searched.
+pub const MAX_SEARCHED: usize = 1000;
+
 /// A page of dead occurrences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadPage {
@@ -109,6 +112,17 @@ impl Intake {
             }
             after = next;
         }
+    }
+
+    /// The key of a dead occurrence of this task, among the first [`MAX_SEARCHED`] of all shards.
+    ///
+    /// # Errors
+    /// An error of the timeline.
+    pub async fn dead_of(&self, id: &TaskId) -> Result<Option<Key>, TimelineError> {
+        let filter = DeadFilter { prefix: id.to_string(), ..DeadFilter::default() };
+        let (found, _) = self.look_through(&filter, None, MAX_SEARCHED, false).await?;
+        // The filter finds all ids that begin like this one.
+        Ok(found.into_iter().map(|dead| dead.cursor.key).find(|key| key.task == *id))
     }
 
     /// Reads one dead occurrence with its message and the reason of its death.

@@ -323,6 +323,7 @@ mod tests {
             access: crate::http::Access::default(),
             metrics: Arc::new(Metrics::new("0", "i0")),
             limits,
+            zone: None,
             instance: "i0".into(),
             bodies: crate::http::BodyBudget::new(limits.bodies),
             blocking: crate::http::BlockingPool::default(),

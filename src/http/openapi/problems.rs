@@ -34,6 +34,10 @@ pub(super) struct ProblemSchema {
     /// The idempotency key that is in flight.
     #[schema(required = false)]
     key: String,
+    /// With `unknown`: the idempotency key of a dead occurrence of the task. Missing if there is none, or more than 1000
+    /// are dead in all.
+    #[schema(required = false)]
+    dead_key: String,
 }
 
 /// A fault of the input.

@@ -120,7 +120,8 @@ impl Api {
             let refused = refused.filter(|_| caller.may_put(&self.intake, lane, message))?;
             Problem::from(refused).errors.pop()
         };
-        let options = ReadOptions { limits: &self.limits.task, expect_id, lane: caller.default_lane() };
+        let (limits, lane, zone) = (&self.limits.task, caller.default_lane(), self.zone.as_deref());
+        let options = ReadOptions { limits, expect_id, lane, zone };
         spec::read_checked(json, &options, self.intake.clock().now(), &lanes)
     }
 }

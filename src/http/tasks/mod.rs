@@ -17,6 +17,7 @@ use super::problem::Problem;
 use super::server::body;
 use super::server::body::WholeBody;
 use super::{Api, json};
+use crate::engine::dead::MAX_SEARCHED;
 use crate::engine::intake;
 use crate::task::TaskId;
 use crate::task::spec::{self, Fault};
@@ -99,7 +100,7 @@ pub(super) async fn get(
                 Err(error) => Err(Problem::unreadable(&error)),
             }
         }
-        None => Err(Problem::unknown(id.as_str())),
+        None => Err(unknown(&api, &id).await),
     }
 }
 
@@ -132,11 +133,26 @@ pub(super) async fn cancel(
         }
         CancelAnswer::Unknown => {
             api.metrics.cancel("unknown");
-            return Err(Problem::unknown(id.as_str()));
+            return Err(unknown(&api, &id).await);
         }
     };
     api.metrics.cancel(view.result);
     Ok(axum::Json(view).into_response())
+}
+
+/// There is no such task. Names a dead occurrence of it, unless the search for one would take long.
+async fn unknown(api: &Api, id: &TaskId) -> Problem {
+    let dead = usize::try_from((api.engine)().dead).unwrap_or(usize::MAX);
+    let dead_key = match dead {
+        1..=MAX_SEARCHED => api.intake.dead_of(id).await.unwrap_or_default(),
+        _ => None,
+    };
+    let detail = match &dead_key {
+        Some(key) => format!("there is no task `{id}`; its occurrence `{key}` is dead"),
+        None => format!("there is no task `{id}`"),
+    };
+    let problem = Problem::new(StatusCode::NOT_FOUND, "unknown", detail);
+    Problem { dead_key: dead_key.map(|key| key.to_string()), ..problem }
 }
 
 /// Puts the task in the body of a request, and counts the result.

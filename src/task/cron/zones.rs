@@ -2,6 +2,8 @@
 
 use jiff::tz::TimeZone;
 
+use crate::clock::Timestamp;
+
 /// Names that a machine may know but that are refused here. Two depend on the machine, so two instances would compute
 /// different dues. The other two name no place.
 const NO_PLACES: [&str; 4] = ["localtime", "posixrules", "Factory", "Etc/Unknown"];
@@ -16,6 +18,14 @@ pub(in crate::task) fn find(name: &str) -> Option<TimeZone> {
         return None;
     }
     TimeZone::get(name).ok()
+}
+
+/// A time on the clock of a zone, with its offset and the name: `2026-12-24 19:00:00 +01:00 Europe/Berlin`. `None` if there
+/// is no such zone.
+#[must_use]
+pub fn local_time(time: Timestamp, zone: &str) -> Option<String> {
+    let local = jiff::Timestamp::from_millisecond(time.as_millis()).ok()?.to_zoned(find(zone)?);
+    Some(local.strftime(&format!("%Y-%m-%d %H:%M:%S %:z {}", zone.replace('%', "%%"))).to_string())
 }
 
 /// The names of all time zones.

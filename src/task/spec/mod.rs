@@ -77,7 +77,7 @@ impl Default for Limits {
 /// # Errors
 /// Every fault of the document, at least one and at most 100, each with its pointer.
 pub fn read(json: &[u8], limits: &Limits, expect_id: bool, now: Timestamp) -> Result<Read, Vec<Fault>> {
-    let options = ReadOptions { limits, expect_id, lane: Lane::default() };
+    let options = ReadOptions { limits, expect_id, lane: Lane::default(), zone: None };
     read_checked(json, &options, now, &|_, _| None)
 }
 
@@ -90,6 +90,8 @@ pub struct ReadOptions<'a> {
     pub expect_id: bool,
     /// The lane of a task that names none.
     pub lane: Lane,
+    /// The zone of a cron schedule that names none; `None` is UTC.
+    pub zone: Option<&'a str>,
 }
 
 /// Like [`read`], and also calls `check` with the lane, and with the message if it and its destination can be read. A
@@ -126,7 +128,7 @@ fn document(
     let path = field.path;
     let mut object = field.object()?;
     let id = if options.expect_id { object.required("id", id) } else { None };
-    let schedule = object.required("schedule", |field| schedule::read(field, now));
+    let schedule = object.required("schedule", |field| schedule::read(field, now, options.zone));
     let message = object.required("message", |field| message::read(field, options.limits));
     let named = object.has("lane");
     let lane = object.optional("lane", lane).or_else(|| (!named).then(|| options.lane.clone()));

@@ -242,7 +242,7 @@ impl<'a> Object<'a, '_> {
             let faults = &mut *self.path.faults.borrow_mut();
             // Hints take time, so none are made beyond the maximum.
             faults.add(|| {
-                let hint = hint(name, self.known.iter().copied());
+                let hint = synonym_hint(name, &self.known).unwrap_or_else(|| hint(name, self.known.iter().copied()));
                 let known = self.known.join("`, `");
                 let nothing = hint.is_empty() && !known.is_empty();
                 let hint = if nothing { format!("; known are `{known}`") } else { hint };
@@ -281,6 +281,32 @@ pub(super) fn hint<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Stri
     match nearest.filter(|(distance, known)| *distance <= known.len().div_ceil(3).min(MAX_HINT_DISTANCE)) {
         Some((_, known)) => format!("; did you mean `{known}`?"),
         None => String::new(),
+    }
+}
+
+/// Names that people use in place of a member's, and the member.
+const SYNONYMS: [(&str, &str, &str); 12] = [
+    ("timezone", "schedule", "zone"),
+    ("time_zone", "schedule", "zone"),
+    ("tz", "schedule", "zone"),
+    ("delay", "schedule", "in"),
+    ("after", "schedule", "in"),
+    ("interval", "schedule", "every"),
+    ("topic", "message", "destination"),
+    ("queue", "message", "destination"),
+    ("subject", "message", "destination"),
+    ("stream", "message", "destination"),
+    ("body", "message", "payload"),
+    ("data", "message", "payload"),
+];
+
+/// `; did you mean ...?` for a name that means a known member of this object, or of an object in it.
+fn synonym_hint(name: &str, known: &[&'static str]) -> Option<String> {
+    let (_, object, member) = SYNONYMS.iter().find(|(synonym, ..)| name.eq_ignore_ascii_case(synonym))?;
+    match (known.contains(member), known.contains(object)) {
+        (true, _) => Some(format!("; did you mean `{member}`?")),
+        (false, true) => Some(format!("; did you mean `{member}` in `{object}`?")),
+        (false, false) => None,
     }
 }
 

@@ -25,22 +25,23 @@ pub struct Preview {
     pub count: usize,
 }
 
-/// Parses `{"schedule", "id"?, "from"?, "count"?}`; the default of `from` is `now`.
+/// Parses `{"schedule", "id"?, "from"?, "count"?}`; the default of `from` is `now`. `zone` is that of a cron schedule that
+/// names none.
 ///
 /// # Errors
 /// Every fault of the document, in the same words as for a put.
-pub fn read_preview(json: &[u8], now: Timestamp) -> Result<Preview, Vec<Fault>> {
-    object::read(json, "question", |field| document(field, now))
+pub fn read_preview(json: &[u8], now: Timestamp, zone: Option<&str>) -> Result<Preview, Vec<Fault>> {
+    object::read(json, "question", |field| document(field, now, zone))
 }
 
-fn document(field: Field<'_, '_>, now: Timestamp) -> Option<Preview> {
+fn document(field: Field<'_, '_>, now: Timestamp, zone: Option<&str>) -> Option<Preview> {
     let mut object = field.object()?;
     // Rounds up, like `start`, so that all dues are later than the requested time.
     let from = object.optional("from", |field| time::read(field, Rounding::Up)).unwrap_or(now);
     let count = object.optional("count", |field| field.number(1, MAX_COUNT)).unwrap_or(DEFAULT_COUNT);
     let has_id = object.has("id");
     let id = object.optional("id", super::id);
-    let schedule = object.required("schedule", |field| schedule::read(field, from));
+    let schedule = object.required("schedule", |field| schedule::read(field, from, zone));
     let spread = schedule.as_ref().is_some_and(|schedule| schedule.spread.is_some());
     if spread && !has_id {
         field.path.note(no_id());
@@ -95,7 +96,7 @@ mod tests {
             let detail = faults.iter().map(|fault| format!("{} {}", fault.pointer, fault.code));
             detail.collect::<Vec<_>>().join(", ")
         };
-        let preview = read_preview(json.as_bytes(), NOW).map_err(describe)?;
+        let preview = read_preview(json.as_bytes(), NOW, None).map_err(describe)?;
         let dues = preview.dues().map_err(|fault| describe(vec![fault]))?;
         Ok(dues.iter().map(ToString::to_string).collect())
     }
@@ -121,7 +122,7 @@ mod tests {
     fn a_preview_with_an_id_shows_the_dues_of_that_task() {
         let json = |id: &str| format!(r#"{{"schedule":{{"every":"1h","spread":"50m"}},"id":"{id}"}}"#);
         let id = "order-1".parse().unwrap();
-        let preview = read_preview(json("order-1").as_bytes(), NOW).unwrap();
+        let preview = read_preview(json("order-1").as_bytes(), NOW, None).unwrap();
         assert_eq!(preview.dues().unwrap()[0], preview.schedule.first(&id, NOW).unwrap().unwrap());
         assert_ne!(dues(&json("order-1")), dues(&json("order-2")));
         assert_eq!(dues(r#"{"schedule":{"every":"1h","spread":"50m"}}"#), Err("/id missing_field".to_owned()));

@@ -21,8 +21,8 @@ const MAX_CRON_BYTES: usize = 512;
 /// The largest limit: the largest integer that every JSON parser keeps exact.
 const MAX_LIMIT: u64 = (1 << 53) - 1;
 
-/// Parses a schedule that is put at `now`.
-pub(super) fn read(field: Field<'_, '_>, now: Timestamp) -> Option<Schedule> {
+/// Parses a schedule that is put at `now`. `default_zone` is the zone of a cron schedule that names none.
+pub(super) fn read(field: Field<'_, '_>, now: Timestamp, default_zone: Option<&str>) -> Option<Schedule> {
     let path = field.path;
     let before = path.count();
     let mut object = field.object()?;
@@ -39,7 +39,7 @@ pub(super) fn read(field: Field<'_, '_>, now: Timestamp) -> Option<Schedule> {
     object.end();
     check_cron(expression.as_deref(), zone.as_deref(), path);
     let every = gap.map(|gap| When::Every { gap, start });
-    let zone = zone.map(|zone| zone.into_owned());
+    let zone = zone.map(|zone| zone.into_owned()).or_else(|| default_zone.map(str::to_owned));
     let cron = expression.map(|expression| When::Cron { expression: expression.into_owned(), zone, start });
     let when = at.or(after).or(every).or(cron)?;
     let schedule = Schedule { when, end, limit, spread };

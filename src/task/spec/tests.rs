@@ -190,6 +190,34 @@ fn each_broken_message_rule_is_reported_at_its_field() {
 }
 
 #[test]
+fn names_that_people_use_instead_are_understood_in_the_error() {
+    for (json, expected) in [
+        (r#"{"schedule":{"cron":"0 9 * * *","timezone":"UTC"},"message":{}}"#, "did you mean `zone`?"),
+        (r#"{"schedule":{"delay":"5m"},"message":{}}"#, "did you mean `in`?"),
+        (r#"{"schedule":{"in":"1s"},"message":{"topic":"a"}}"#, "did you mean `destination`?"),
+        (r#"{"schedule":{"in":"1s"},"message":{},"queue":"a"}"#, "did you mean `destination` in `message`?"),
+        (r#"{"schedule":{"in":"1s"},"message":{},"delay":"5m"}"#, "did you mean `in` in `schedule`?"),
+    ] {
+        let faults = read(json.as_bytes(), &Limits::default(), false, NOW).unwrap_err();
+        assert!(faults.iter().any(|fault| fault.detail.ends_with(expected)), "{json}: {faults:?}");
+    }
+}
+
+#[test]
+fn a_default_zone_applies_to_cron_schedules_that_name_none() {
+    let limits = Limits::default();
+    let options = ReadOptions { limits: &limits, expect_id: false, lane: Lane::default(), zone: Some("Europe/Berlin") };
+    let zone = |schedule: &str| {
+        let json = format!(r#"{{"schedule":{schedule},"message":{{}}}}"#);
+        let read = read_checked(json.as_bytes(), &options, NOW, &|_, _| None).expect(schedule);
+        read.task.schedule.zone().map(str::to_owned)
+    };
+    assert_eq!(zone(r#"{"cron":"0 9 * * *"}"#).as_deref(), Some("Europe/Berlin"));
+    assert_eq!(zone(r#"{"cron":"0 9 * * *","zone":"UTC"}"#).as_deref(), Some("UTC"));
+    assert_eq!(zone(r#"{"every":"1h"}"#), None);
+}
+
+#[test]
 fn limits_are_named_with_both_numbers_and_their_option() {
     let limits = Limits { payload: 4, headers: 1, header_bytes: 5 };
     let found = |message: &str| match read(with_message(message).as_bytes(), &limits, false, NOW) {

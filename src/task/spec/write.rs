@@ -34,7 +34,7 @@ pub(crate) struct TaskView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retry: Option<RetryView>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) catch_up: Option<&'static str>,
+    pub(crate) catch_up: Option<&'a str>,
 }
 
 #[derive(Default, Serialize)]
@@ -77,11 +77,13 @@ pub(crate) struct MessageView<'a> {
     pub(crate) tombstone: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(crate) struct RetryView {
-    max: u32,
-    interval: String,
-    jitter: String,
+    pub(crate) max: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) interval: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) jitter: Option<String>,
 }
 
 impl ScheduleView<'_> {
@@ -131,6 +133,7 @@ impl MessageView<'_> {
 
 impl RetryView {
     fn of(policy: &RetryPolicy) -> RetryView {
-        RetryView { max: policy.max, interval: format(policy.interval), jitter: format(policy.jitter) }
+        let (interval, jitter) = (Some(format(policy.interval)), Some(format(policy.jitter)));
+        RetryView { max: policy.max, interval, jitter }
     }
 }

@@ -1,0 +1,83 @@
+//! The dues of several tasks in one table, the earliest first.
+
+use anyhow::anyhow;
+use serde::de::IgnoredAny;
+use serde_json::json;
+
+use super::{LIMITS, PreviewArguments, refused};
+use crate::cli::schedule_arguments::shown_due;
+use crate::cli::{Failure, say, tell};
+use crate::clock::Timestamp;
+use crate::task::spec;
+use crate::task::{Schedule, TaskId};
+
+/// Maximum number of dues that are shown of one task.
+const MAX_DUES_OF_TASK: usize = 10_000;
+
+/// One row.
+struct Row {
+    due: Timestamp,
+    id: TaskId,
+    zone: Option<String>,
+}
+
+/// Whether there is a task on each line, and not one JSON value.
+pub(super) fn has_several_tasks(text: &str) -> bool {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let is_json = |line: &str| serde_json::from_str::<IgnoredAny>(line).is_ok();
+    lines.next().is_some_and(is_json) && lines.next().is_some_and(is_json)
+}
+
+/// Shows the dues of all tasks from `--from` until before `--to`, or the first `--count` of each.
+pub(super) fn show(arguments: &PreviewArguments, text: &str, now: Timestamp) -> Result<(), Failure> {
+    let time = |name: &str, text: &Option<String>| match text.as_deref().map(spec::parse_time) {
+        Some(None) => Err(Failure::usage(anyhow!("`{name}` is no time in RFC 3339, such as 2026-11-20T09:30:00Z"))),
+        known => Ok(known.flatten()),
+    };
+    let (from, to) = (time("--from", &arguments.from)?.unwrap_or(now), time("--to", &arguments.to)?);
+    let most = if to.is_some() { MAX_DUES_OF_TASK } else { usize::try_from(arguments.count).unwrap_or(1) };
+    let (mut rows, mut cut) = (Vec::new(), 0);
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let in_line = |failure: Failure| failure.context(format!("line {}", number + 1));
+        let read = spec::read(line.as_bytes(), &LIMITS, true, from).map_err(|faults| in_line(refused(&faults)))?;
+        let Some(id) = read.id else { continue };
+        let schedule = read.task.schedule;
+        let dues = dues(&schedule, &id, from, to, most).map_err(|detail| {
+            let detail = format!("cannot preview: {detail}");
+            in_line(Failure::failed(anyhow!(detail)))
+        })?;
+        cut += usize::from(to.is_some() && dues.len() == most);
+        let zone = schedule.zone().map(str::to_owned);
+        rows.extend(dues.into_iter().map(|due| Row { due, id: id.clone(), zone: zone.clone() }));
+    }
+    rows.sort_by(|a, b| (a.due, &a.id).cmp(&(b.due, &b.id)));
+    if cut > 0 {
+        tell(&format!("{cut} tasks have more dues than the {MAX_DUES_OF_TASK} that are shown\n"));
+    }
+    let line = |row: &Row| match arguments.json {
+        true => {
+            let due_ms = row.due.as_millis();
+            format!("{}\n", json!({"due": row.due.to_string(), "due_ms": due_ms, "id": row.id.as_str()}))
+        }
+        false => format!("{}  {}\n", shown_due(row.due, Some(row.zone.as_deref().unwrap_or("UTC"))), row.id),
+    };
+    say(&rows.iter().map(line).collect::<String>())
+}
+
+/// The first dues after `from`, at most `most`, all before `to`.
+fn dues(
+    schedule: &Schedule,
+    id: &TaskId,
+    from: Timestamp,
+    to: Option<Timestamp>,
+    most: usize,
+) -> Result<Vec<Timestamp>, String> {
+    let limit = schedule.limit.map_or(most, |limit| most.min(usize::try_from(limit).unwrap_or(most)));
+    let mut dues = Vec::new();
+    let mut next = schedule.first(id, from).map_err(|error| error.to_string())?;
+    while let Some(due) = next.filter(|due| dues.len() < limit && to.is_none_or(|to| *due < to)) {
+        dues.push(due);
+        next = schedule.next_after(id, from, due).map_err(|error| error.to_string())?;
+    }
+    Ok(dues)
+}

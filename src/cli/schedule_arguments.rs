@@ -1,0 +1,64 @@
+//! The flags that say when a task is due, for `task put` and `preview`.
+
+use clap::Args;
+
+use crate::clock::Timestamp;
+use crate::task::local_time;
+use crate::task::spec::write::ScheduleView;
+
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("when").required(true).args(["in", "at", "every", "cron", "file"]))]
+pub(super) struct ScheduleArguments {
+    /// Once, this long from now: 15m, 1h30m
+    #[arg(long, value_name = "DURATION")]
+    r#in: Option<String>,
+    /// Once, at this time: 2026-12-24T18:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub(super) at: Option<String>,
+    /// Repeatedly, at this interval: 30s
+    #[arg(long, value_name = "DURATION")]
+    every: Option<String>,
+    /// Repeatedly, by cron; six fields begin with seconds
+    #[arg(long, value_name = "EXPRESSION")]
+    cron: Option<String>,
+    /// The zone of --cron: Europe/Berlin; the default is UTC, or that of the instance
+    #[arg(long, value_name = "ZONE", conflicts_with = "file")]
+    pub(super) zone: Option<String>,
+    /// No occurrence before this time; --every counts from it
+    #[arg(long, value_name = "TIME", conflicts_with = "file")]
+    start: Option<String>,
+    /// No occurrence after this time
+    #[arg(long, value_name = "TIME", conflicts_with = "file")]
+    end: Option<String>,
+    /// Maximum number of occurrences
+    #[arg(long, value_name = "NUMBER", conflicts_with = "file")]
+    limit: Option<u64>,
+    /// Delay each occurrence by less than this; the delay depends on the id
+    #[arg(long, value_name = "DURATION", conflicts_with = "file")]
+    spread: Option<String>,
+}
+
+impl ScheduleArguments {
+    /// The schedule in the flags.
+    pub(super) fn view(&self) -> ScheduleView<'_> {
+        ScheduleView {
+            after: self.r#in.as_deref().map(Into::into),
+            at: self.at.as_deref().map(Into::into),
+            every: self.every.as_deref().map(Into::into),
+            cron: self.cron.as_deref(),
+            zone: self.zone.as_deref(),
+            start: self.start.clone(),
+            end: self.end.clone(),
+            limit: self.limit,
+            spread: self.spread.clone(),
+        }
+    }
+}
+
+/// A due in UTC and, if the schedule has a zone, on the clock there.
+pub(super) fn shown_due(due: Timestamp, zone: Option<&str>) -> String {
+    match zone.and_then(|zone| local_time(due, zone)) {
+        Some(local) => format!("{due}  {local}"),
+        None => due.to_string(),
+    }
+}
