@@ -147,6 +147,39 @@ async fn a_refusal_of_the_timeline_is_reported_on_each_line_of_a_batch() {
     assert_eq!(codes, ["timeline_refused", "timeline_refused"]);
 }
 
+/// As most clients do: the whole body first, then the answer. The socket's buffers hold neither of them.
+#[tokio::test]
+async fn a_client_that_reads_only_after_it_has_written_gets_counts_and_faults() {
+    let stage = Stage::start().await;
+    let mut stream = stage.connect().await;
+    let count = 60_000;
+    let lines: String = (1..=count)
+        .map(|n| if n % 1000 == 0 { "nonsense\n".to_owned() } else { line(&format!("task-{n}"), 1) })
+        .collect();
+    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\n";
+    let request = format!("{head}content-length: {}\r\n\r\n{lines}", lines.len());
+    let sent = tokio::time::timeout(Duration::from_secs(60), stream.write_all(request.as_bytes())).await;
+    sent.expect("it does not stand still").unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    let answers = super::Answer::read(&bytes).lines();
+    let last = answers.last().unwrap();
+    let from = last["counted_from_line"].as_u64().unwrap();
+    assert!(from > 5000 && last["counts"]["created"].as_u64().unwrap() + from > count - 61, "{last}");
+    assert_eq!(answers.iter().filter(|answer| answer["error"].is_object()).count(), 60, "every fault is listed");
+    assert_eq!(stage.timeline.twin(super::shard()).tasks.len() as u64, count - 60);
+}
+
+#[tokio::test]
+async fn the_mode_of_the_answers_can_be_chosen() {
+    let stage = Stage::start().await;
+    for (mode, status) in [("each", 200), ("end", 200), ("soon", 422), ("", 422)] {
+        let path = format!("/v1/tasks:batch?answers={mode}");
+        let answer = stage.call("POST", &path, "application/x-ndjson", &line("a", 1)).await;
+        assert_eq!((answer.status, answer.lines().len()), (status, 1), "{mode}");
+    }
+}
+
 #[tokio::test]
 async fn answers_come_while_lines_are_still_sent() {
     let stage = Stage::start().await;

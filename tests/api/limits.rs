@@ -83,7 +83,7 @@ async fn bodies_under_way_share_a_budget() {
     // A long line of a batch waits until others have ended.
     let mut batch = stage.connect().await;
     let lines = format!("{}\n{}\n", line("e", 10), line("g", 400_000));
-    let head = "POST /v1/tasks:batch HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\n";
+    let head = "POST /v1/tasks:batch?answers=each HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\n";
     batch.write_all(format!("{head}content-length: {}\r\n\r\n{lines}", lines.len()).as_bytes()).await.unwrap();
     let mut answers = Vec::new();
     while !String::from_utf8_lossy(&answers).contains("created") {

@@ -49,6 +49,14 @@ pub(in crate::http) enum BreakerSchema {
     Open,
 }
 
+/// `each`: while lines are still being sent. `end`: once the body has ended.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum AnswersMode {
+    Each,
+    End,
+}
+
 /// `failing`: messages fail there. `refusing`: it is full or overloaded, and its messages wait. `at_fault`: the destination is the cause. `given_up`: its messages are dead at once.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
