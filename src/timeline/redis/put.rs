@@ -35,6 +35,12 @@ impl RedisTimeline {
         let mut tries = 0;
         loop {
             let answer = self.durably(not_after, self.put_all(shard, mode, puts, not_after)).await;
+            // An earlier try may have written, so a refusal of this one does not mean that nothing took effect.
+            let answer = answer.map_err(|error| match error {
+                TimelineError::Unconfirmed(_) => error,
+                error if tries > 0 => TimelineError::Unknown(format!("a write was not confirmed, then {error}")),
+                error => error,
+            });
             let unconfirmed = match &answer {
                 Ok(answers) => answers.iter().any(|answer| answer.result == PutResult::Unconfirmed),
                 Err(error) => matches!(error, TimelineError::Unconfirmed(_)),
@@ -62,13 +68,18 @@ impl RedisTimeline {
             let begun = Instant::now();
             let named: Vec<Lane> = lanes.iter().cloned().collect();
             let replies = self.run(shard, &named, &PutRound { mode, puts: &asked, not_after }).await;
-            let replies = replies.map_err(|error| if written { in_part(&error) } else { error })?;
+            let (is_repeated, replies) = replies.map_err(|error| if written { in_part(&error) } else { error })?;
             let took = begun.elapsed();
             let (mut left, mut again) = (Vec::new(), false);
             for (&index, reply) in open.iter().zip(replies) {
                 match reply {
                     PutReply::Answer(answer) => {
-                        written |= matches!(answer.result, PutResult::Created | PutResult::Replaced);
+                        written |= match answer.result {
+                            PutResult::Created | PutResult::Replaced => true,
+                            // The first copy of this call may have written it.
+                            PutResult::Unchanged => is_repeated,
+                            _ => false,
+                        };
                         answers[index] = Some(answer);
                     }
                     PutReply::Elsewhere(lane) => {
@@ -109,7 +120,8 @@ struct PutRound<'a> {
 }
 
 impl Request for PutRound<'_> {
-    type Answer = Vec<PutReply>;
+    /// Whether the call was sent before, and the answers.
+    type Answer = (bool, Vec<PutReply>);
 
     const SCRIPT: &'static Script = &scripts::PUT;
     const IS_FOR_USER: bool = true;
@@ -131,7 +143,7 @@ impl Request for PutRound<'_> {
         }
     }
 
-    fn decode(&self, mut reply: Reply) -> Result<Vec<PutReply>, TimelineError> {
+    fn decode(&self, mut reply: Reply) -> Result<(bool, Vec<PutReply>), TimelineError> {
         if reply.code != Code::Put {
             return Err(reply.unexpected());
         }
@@ -139,7 +151,8 @@ impl Request for PutRound<'_> {
         if answers.left() != self.puts.len() {
             return Err(broken(&format!("{} answers for {} tasks", answers.left(), self.puts.len())));
         }
-        self.puts.iter().map(|put| PutReply::read(&mut answers, put.due)).collect()
+        let replies: Result<_, _> = self.puts.iter().map(|put| PutReply::read(&mut answers, put.due)).collect();
+        Ok((reply.is_repeated, replies?))
     }
 }
 

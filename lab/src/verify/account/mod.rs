@@ -197,10 +197,15 @@ impl Account {
     /// Waits until nothing is left in the timeline and the sink has no more messages, or neither changes any more.
     async fn settle(&self) -> Result<()> {
         let (begun, mut moved, mut before) = (Instant::now(), Instant::now(), None);
+        let mut empty_since = None;
         loop {
             let left = self.rest.left().await;
-            let quiet = self.inlet.quiet_for();
-            if left.as_ref().is_ok_and(Vec::is_empty) && quiet >= QUIET {
+            // Only then is every message in the sink, because it is accepted before its task ends.
+            match left.as_ref().is_ok_and(Vec::is_empty) {
+                true => _ = empty_since.get_or_insert_with(Instant::now),
+                false => empty_since = None,
+            }
+            if empty_since.is_some_and(|since| self.inlet.is_quiet(QUIET, since)) {
                 return Ok(());
             }
             let now = (self.rest.pending().await.ok(), self.ledger().counted.published);
@@ -209,7 +214,8 @@ impl Account {
             }
             if moved.elapsed() > STILL || begun.elapsed() > AT_ALL {
                 left.context("reading what is left in the timeline")?;
-                anyhow::ensure!(quiet >= QUIET, "the sink does not say that it has no more messages");
+                let is_quiet = self.inlet.is_quiet(QUIET, moved);
+                anyhow::ensure!(is_quiet, "the sink does not say that it has no more messages");
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(250)).await;

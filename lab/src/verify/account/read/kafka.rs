@@ -13,6 +13,7 @@ use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
 use secrecy::ExposeSecret;
+use tokio::time::Instant;
 
 use super::{Inlet, ReadHeaders};
 use crate::verify::Place;
@@ -116,10 +117,13 @@ fn read(config: &ClientConfig, places: &mut Places, inlet: &Inlet) -> KafkaResul
                 inlet.unknown();
                 tracing::debug!(%error, "Kafka cannot be read");
             }
-            None => match all_read(&consumer, places) {
-                Ok(true) => inlet.nothing_more(),
-                Ok(false) | Err(_) => inlet.unknown(),
-            },
+            None => {
+                let began = Instant::now();
+                match all_read(&consumer, places) {
+                    Ok(true) => inlet.nothing_more(began),
+                    Ok(false) | Err(_) => inlet.unknown(),
+                }
+            }
         }
     }
     Ok(())

@@ -22,6 +22,19 @@ struct ReadHeaders<'a> {
     trace: Option<&'a str>,
 }
 
+/// When the first and the last check began that found no more messages.
+#[derive(Clone, Copy)]
+struct QuietChecks {
+    first_began: Instant,
+    last_began: Instant,
+}
+
+impl QuietChecks {
+    fn show(self, time: Duration, since: Instant) -> bool {
+        self.first_began.elapsed() >= time && self.last_began >= since
+    }
+}
+
 /// Receives the messages that were read.
 pub(super) struct Inlet {
     pub(super) ledger: Arc<Mutex<Ledger>>,
@@ -30,8 +43,8 @@ pub(super) struct Inlet {
     destinations: Vec<String>,
     /// Whether the sink stamps messages with the timeline's own time.
     stamped: bool,
-    /// Since when the sink has had no more messages.
-    quiet: Mutex<Option<Instant>>,
+    /// The checks that found no more messages, since the last message.
+    quiet: Mutex<Option<QuietChecks>>,
     stop: CancellationToken,
 }
 
@@ -57,9 +70,12 @@ impl Inlet {
         ledger.saw(&message);
     }
 
-    /// The sink reported that there are no more messages.
-    fn nothing_more(&self) {
-        self.quiet.lock().get_or_insert_with(Instant::now);
+    /// A check of the sink that began at `began` found no more messages. It says nothing about messages that came
+    /// meanwhile.
+    fn nothing_more(&self, began: Instant) {
+        let mut quiet = self.quiet.lock();
+        let first_began = quiet.map_or(began, |quiet| quiet.first_began);
+        *quiet = Some(QuietChecks { first_began, last_began: began });
     }
 
     /// The sink did not answer, so there may be more messages.
@@ -81,10 +97,9 @@ impl Inlet {
         true
     }
 
-    /// How long the sink has had no more messages.
-    pub(super) fn quiet_for(&self) -> Duration {
-        let since = *self.quiet.lock();
-        since.map_or(Duration::ZERO, |since| since.elapsed())
+    /// Whether the sink has had no more messages for `time`, and a check that found none began after `since`.
+    pub(super) fn is_quiet(&self, time: Duration, since: Instant) -> bool {
+        self.quiet.lock().is_some_and(|quiet| quiet.show(time, since))
     }
 }
 
@@ -95,5 +110,23 @@ pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> anyhow::Result<(
         Kind::Kafka => kafka::attach(place, inlet).await,
         Kind::Nats => nats::attach(place, inlet).await,
         Kind::RabbitMq => rabbitmq::attach(place, inlet).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The timeline was empty after the check had begun, so a message may have come that the check did not see.
+    #[tokio::test(start_paused = true)]
+    async fn a_check_that_began_before_the_timeline_was_empty_shows_nothing() {
+        let (second, first_began) = (Duration::from_secs(1), Instant::now());
+        tokio::time::advance(second).await;
+        let empty_since = Instant::now();
+        tokio::time::advance(second * 9).await;
+        let checks = |last_began| QuietChecks { first_began, last_began };
+        assert!(!checks(first_began).show(second * 2, empty_since));
+        assert!(checks(empty_since + second).show(second * 2, empty_since));
+        assert!(!checks(empty_since + second).show(second * 11, empty_since));
     }
 }

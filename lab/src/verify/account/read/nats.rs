@@ -10,6 +10,7 @@ use async_nats::jetstream::{self, Context};
 use async_nats::{ConnectOptions, Error};
 use futures_util::StreamExt;
 use secrecy::ExposeSecret;
+use tokio::time::Instant;
 
 use super::{Inlet, ReadHeaders};
 use crate::verify::Place;
@@ -85,8 +86,9 @@ async fn read(place: &Place, name: &str, last: &mut u64, inlet: &Inlet) -> Resul
             inlet.take(&message.subject, headers, &message.payload, i64::try_from(stamp).ok(), false);
         }
         if !any {
+            let began = Instant::now();
             let end = tokio::time::timeout(ANSWER, stream.get_info()).await??.state.last_sequence;
-            if end <= *last { inlet.nothing_more() } else { inlet.unknown() }
+            if end <= *last { inlet.nothing_more(began) } else { inlet.unknown() }
         }
     }
 }

@@ -10,7 +10,7 @@ use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, Queu
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties};
 use secrecy::ExposeSecret;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{Inlet, ReadHeaders};
 use crate::verify::Place;
@@ -64,23 +64,23 @@ async fn read(url: &str, queues: &[String], inlet: &Inlet) -> Result<()> {
         consumers.push(timeout(ANSWER, consumer).await??);
     }
     let mut deliveries = select_all(consumers);
-    let mut empty = false;
+    // When the check began that found the queues empty.
+    let mut empty = None;
     loop {
         let delivery = match timeout(POLL, deliveries.next()).await {
             Ok(Some(delivery)) => delivery?,
             Ok(None) => anyhow::bail!("RabbitMQ ended the subscription"),
             // Messages that were under way at that time have arrived.
-            Err(_) if empty => {
-                inlet.nothing_more();
-                empty = timeout(ANSWER, is_empty(&asking, queues)).await??;
-                continue;
-            }
             Err(_) => {
-                empty = timeout(ANSWER, is_empty(&asking, queues)).await??;
+                if let Some(began) = empty {
+                    inlet.nothing_more(began);
+                }
+                let began = Instant::now();
+                empty = timeout(ANSWER, is_empty(&asking, queues)).await??.then_some(began);
                 continue;
             }
         };
-        empty = false;
+        empty = None;
         let key = delivery.properties.message_id().as_ref().map(|key| key.as_str());
         let table = delivery.properties.headers().as_ref();
         let trace = match table.and_then(|table| table.inner().get("traceparent")) {

@@ -9,6 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::streams::StreamReadReply;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 use secrecy::ExposeSecret;
+use tokio::time::Instant;
 
 use super::{Inlet, ReadHeaders};
 use crate::verify::Place;
@@ -40,9 +41,10 @@ async fn read(client: &Client, last: &mut BTreeMap<String, String>, inlet: &Inle
         let mut ask = redis::cmd("XREAD");
         ask.arg("COUNT").arg(1000).arg("BLOCK").arg(BLOCK_MS).arg("STREAMS");
         ask.arg(last.keys().collect::<Vec<_>>()).arg(last.values().collect::<Vec<_>>());
+        let began = Instant::now();
         let reply: Option<StreamReadReply> = ask.query_async(&mut connection).await?;
         let Some(reply) = reply else {
-            inlet.nothing_more();
+            inlet.nothing_more(began);
             continue;
         };
         for stream in reply.keys {
