@@ -7,10 +7,10 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PROFILE ?= nats
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down quick test test-module verify bench profile model mutants attack fuzz bench-peers lint style features fmt audit ci
+.PHONY: help setup demo up down quick test test-module test-examples verify bench profile model mutants attack fuzz bench-peers lint style features fmt audit ci
 
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install what tests and lint need from Debian's packages, if it is missing
 	@.ci/setup all
@@ -35,6 +35,10 @@ test: ## run all tests; the last line counts them
 
 test-module: ## run the tests of one module: make test-module MODULE=engine (http, lua, sinks/kafka, ...)
 	@.ci/module "$(MODULE)"
+
+test-examples: ## run the recipes in Python and Node and a generated client; installs pinned clients from PyPI and npm
+	@.ci/setup all
+	@exec .ci/test-examples
 
 verify: ## attack instances for ten minutes and judge what they publish: make verify ARGS="--sink kafka --seed 7"
 	@.ci/setup all

@@ -94,17 +94,17 @@ pub struct LaneMetrics {
     pub served: Gauge,
     /// Seconds from due to the sink's answer, on the timeline's clock; for accepted occurrences.
     pub lateness: Histogram,
-    /// Claims that were lost because their lease had expired.
+    /// Claims of this instance whose lease expired before it settled them.
     pub claims_lost: Counter,
-    /// Claims of any instance that were ended because their lease had expired.
+    /// Expired claims, of any instance, whose occurrences this instance returned to the lane.
     pub leases_reaped: Counter,
     /// Occurrences of these claims, which wait again.
     pub occurrences_reaped: Counter,
     /// Occurrences that were claimed without a lease. Always 0 unless punctual has a bug.
     pub stranded: Counter,
-    /// Waiting occurrences that no instance could parse so far, at the last glance.
+    /// Waiting occurrences whose record no instance has been able to parse, at the last glance.
     pub unreadable: Gauge,
-    /// Members without a record that a claim removed. Always 0 unless punctual has a bug.
+    /// Entries of a lane without a record, which a claim deleted. Always 0 unless punctual has a bug.
     pub removed: Counter,
     /// Copies of dead messages that the dead-letter destination accepted.
     pub dead_copied: Counter,
@@ -326,14 +326,26 @@ impl Metrics {
         r.register_with_unit("lateness", late, Unit::Seconds, self.lateness.clone());
         r.register("claims", "Claims that took occurrences", self.claims.clone());
         r.register("claimed", "Occurrences claimed", self.claimed.clone());
-        r.register("claims_lost", "Claims that were lost because their lease expired", self.claims_lost.clone());
-        r.register("leases_reaped", "Claims ended because their lease expired", self.leases_reaped.clone());
+        r.register(
+            "claims_lost",
+            "Claims of this instance whose lease expired before it settled them",
+            self.claims_lost.clone(),
+        );
+        r.register(
+            "leases_reaped",
+            "Expired claims, of any instance, whose occurrences this instance returned",
+            self.leases_reaped.clone(),
+        );
         let reaped = "Occurrences that wait again because the lease of their claim expired";
         r.register("occurrences_reaped", reaped, self.occurrences_reaped.clone());
         r.register("stranded", "Occurrences found claimed without a lease; stays 0", self.stranded.clone());
-        let unreadable = "Waiting occurrences whose record this instance cannot parse";
+        let unreadable = "Waiting occurrences whose record no instance has been able to parse";
         r.register("unreadable", unreadable, self.unreadable.clone());
-        r.register("removed", "Members without a record; stays 0", self.removed.clone());
+        r.register(
+            "removed",
+            "Entries of a lane without a record, which a claim deleted; stays 0",
+            self.removed.clone(),
+        );
         r.register("pending", "Occurrences that wait", self.pending.clone());
         r.register("in_flight", "Occurrences in flight, of all instances", self.in_flight.clone());
         let oldest = "Age of the oldest due occurrence without a verdict; 0 if there is none";

@@ -17,12 +17,12 @@ use crate::support::redis::RedisServer;
 use crate::support::{self, patient};
 
 /// Number of occurrences; each is published twice.
-const OCCURRENCES: usize = 500;
+pub(crate) const OCCURRENCES: usize = 500;
 /// JetStream's deduplication window (100 ms is the minimum); later copies are kept.
 const DUPLICATE_WINDOW: Duration = Duration::from_millis(100);
 
 /// Occurrences of many tasks for one destination, with distinct payloads.
-fn occurrences(destination: &str) -> Vec<Message> {
+pub(crate) fn occurrences(destination: &str) -> Vec<Message> {
     let message = |number: usize| {
         let task = format!("order-{number}.unpaid");
         Message {
@@ -42,11 +42,11 @@ fn occurrences(destination: &str) -> Vec<Message> {
 }
 
 /// Publishes all messages; every one must be accepted.
-async fn publish(url: &str, batch: Vec<Message>) {
+pub(crate) async fn publish(url: &str, batch: Vec<Message>) {
     use futures_util::StreamExt;
 
-    let patience = Duration::from_secs(30);
-    let config = SinkConfig::parse(url).map(|config| config.with_answer_timeout(patience));
+    let answer_timeout = Duration::from_secs(30);
+    let config = SinkConfig::parse(url).map(|config| config.with_answer_timeout(answer_timeout));
     let sink = config.and_then(|config| config.build()).expect("a sink");
     let outcomes: Vec<(usize, Outcome)> = sink.publish(batch).collect().await;
     assert_eq!(outcomes.len(), OCCURRENCES);

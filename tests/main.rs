@@ -23,6 +23,7 @@
 //! - `modules`     which module of `src/` may use which
 //! - `mutants`     every law has a patch that breaks it, and each still applies; `make mutants` runs them
 //! - `outage`      every server around an instance fails, and all promised messages are still published
+//! - `recipes`     the recipes in Python and Node, and a generated client: `make test-examples` runs them
 //! - `sinks`       one suite for every sink: its capabilities, and its behaviour in an outage
 //! - `support`     starts and stops servers and `punctual serve` processes
 //! - `three_brokers` three lanes on three brokers, one of which is shut down
@@ -52,6 +53,7 @@ mod metrics;
 mod modules;
 mod mutants;
 mod outage;
+mod recipes;
 mod sinks;
 mod support;
 mod three_brokers;

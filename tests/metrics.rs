@@ -165,6 +165,18 @@ fn counters_used_by_alerts_are_shown_at_zero_before_they_increase() {
     assert!(seen >= 5, "{seen}");
 }
 
+#[test]
+fn every_alert_has_a_section_in_the_runbook_and_links_to_it() {
+    let (alerts, runbook) = (read("examples/alerts.yml"), read("docs/runbook.md"));
+    let names: BTreeSet<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let sections: BTreeSet<&str> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    assert_eq!(names, sections);
+    for name in names {
+        let link = format!("runbook: \"docs/runbook.md#{}\"", name.to_lowercase());
+        assert!(alerts.contains(&link), "{name} has no link `{link}`");
+    }
+}
+
 /// The labels that a text names between `{{` and `}}`, after a prefix.
 fn shown(text: &str, prefix: &str) -> Vec<String> {
     let parts = text.split("{{").skip(1).map(|part| part.split("}}").next().unwrap().trim());
@@ -278,7 +290,7 @@ fn alerts_use_existing_metrics_and_have_a_description() {
             assert!(labels.iter().all(has), "{labels:?} of {rule:?}");
         }
         assert!(["{ severity: page }", "{ severity: ticket }"].contains(&&*rule["labels"]), "{rule:?}");
-        let known = ["alert", "annotations", "description", "expr", "for", "labels", "summary"];
+        let known = ["alert", "annotations", "description", "expr", "for", "labels", "runbook", "summary"];
         assert!(rule.keys().all(|key| known.contains(&&**key)), "{rule:?}");
     }
 }

@@ -53,6 +53,9 @@ pub struct ApiLimits {
     pub task: Limits,
 }
 
+/// Returns the last failed publish of a task's occurrence.
+pub type FindFailedAttempt = Box<dyn Fn(&TaskId) -> Option<FailedAttempt> + Send + Sync>;
+
 /// The parts that the API uses.
 pub struct Api {
     /// The write API of the engine.
@@ -60,7 +63,7 @@ pub struct Api {
     /// Returns the state of the engine.
     pub engine: Box<dyn Fn() -> EngineState + Send + Sync>,
     /// Returns the last failed publish of a task's occurrence, if this instance holds it.
-    pub failed_attempt: Box<dyn Fn(&TaskId) -> Option<FailedAttempt> + Send + Sync>,
+    pub failed_attempt: FindFailedAttempt,
     /// The configured tokens.
     pub access: Access,
     /// What is counted.

@@ -89,9 +89,9 @@ pub struct Problem {
     /// Every fault of the input, each with its position.
     pub errors: Vec<Fault>,
     /// The idempotency key that is in flight.
-    pub key: Option<String>,
+    pub key: Option<Box<str>>,
     /// The idempotency key of a dead occurrence of a task that is gone.
-    pub dead_key: Option<String>,
+    pub dead_key: Option<Box<str>>,
     /// After how many seconds the request may be repeated.
     pub retry_after: Option<u64>,
 }
@@ -231,7 +231,7 @@ impl From<PutError> for Problem {
         let detail = error.to_string();
         match error {
             PutError::InFlight(key) => {
-                Problem { key: Some(key.to_string()), ..Problem::new(StatusCode::CONFLICT, "in_flight", detail) }
+                Problem { key: Some(key.to_string().into()), ..Problem::new(StatusCode::CONFLICT, "in_flight", detail) }
             }
             PutError::KeyReused => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", detail),
             PutError::UnknownLane(_) => Problem::fault("/lane", "unknown_lane", detail),

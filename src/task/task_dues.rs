@@ -9,9 +9,9 @@ use super::cron::{ScheduleError, Timetable};
 use super::{Schedule, TaskId, When};
 use crate::clock::Timestamp;
 
-/// Maximum number of `cron` times that a spread may move past another time; valid schedules have a few. A damaged
-/// record may have a spread of any length, which would be searched for ever; it counts as none.
-const MAX_PUT_OFF: usize = 1000;
+/// Maximum number of cron times that one search visits; valid schedules need a few. A damaged record may have a spread so
+/// long that the search would not end. Beyond this limit the spread is ignored.
+const MAX_TIMES_PER_SEARCH: usize = 1000;
 
 /// All dues of a task that was put at one time, in ascending order. Times are epoch ms here.
 pub(super) struct TaskDues {
@@ -89,7 +89,7 @@ impl TaskDues {
         match &self.series {
             Series::Once(time) => self.within_end(*time).filter(|_| *time > after),
             Series::Every { .. } => self.at(self.index_after(after)?),
-            Series::Cron { .. } => self.smallest_spread_after(after.max(self.anchor)),
+            Series::Cron { .. } => self.earliest_due_after(after.max(self.anchor)),
         }
     }
 
@@ -100,7 +100,7 @@ impl TaskDues {
         Some(u64::try_from(beyond - first).unwrap_or(0))
     }
 
-    /// For `every`: the due that follows `skipped` dues after the first one later than `from`.
+    /// For `every`: skips `skipped` dues later than `from`, and returns the next one.
     pub(super) fn nth_after(&self, from: Timestamp, skipped: u64) -> Option<Timestamp> {
         let index = self.index_after(from.as_millis())?;
         self.at(index.checked_add(i64::try_from(skipped).ok()?)?)
@@ -135,18 +135,19 @@ impl TaskDues {
         }
     }
 
-    /// For `cron`: a time up to one spread before `after` may be moved behind it.
-    fn smallest_spread_after(&self, after: i64) -> Option<Timestamp> {
+    /// For `cron`: the earliest due later than `after`, spread included. The search starts one spread before `after`, because
+    /// the spread may move those times beyond it.
+    fn earliest_due_after(&self, after: i64) -> Option<Timestamp> {
         if self.spread == 0 {
             return self.unspread_after(after).and_then(|due| self.within_end(due));
         }
         let mut best: Option<i64> = None;
         let mut time = self.unspread_after(after.saturating_sub(self.spread));
-        for _ in 0..MAX_PUT_OFF {
+        for _ in 0..MAX_TIMES_PER_SEARCH {
             let Some(unspread) = time.filter(|time| best.is_none_or(|best| *time < best)) else {
                 return best.and_then(|due| self.within_end(due));
             };
-            let due = self.put_off(unspread);
+            let due = self.with_spread(unspread);
             if due > after {
                 best = Some(best.map_or(due, |best| best.min(due)));
             }
@@ -159,22 +160,22 @@ impl TaskDues {
     fn index_after(&self, after: i64) -> Option<i64> {
         let Series::Every { base, gap } = self.series else { return None };
         let after = after.max(self.anchor);
-        // The spread may move the time before the first one later than `after`, but none before that.
+        // The spread may also move the previous time beyond `after`, but no earlier one, because it is at most one gap.
         let index = index_after(base, gap, after)?;
         let before = index.checked_sub(1).filter(|before| *before >= 0);
-        let put_off =
-            before.filter(|before| nth_time(base, gap, *before).is_some_and(|time| self.put_off(time) > after));
-        Some(put_off.unwrap_or(index))
+        let moved =
+            before.filter(|before| nth_time(base, gap, *before).is_some_and(|time| self.with_spread(time) > after));
+        Some(moved.unwrap_or(index))
     }
 
     /// For `every`: the due with this index, if it is not after the end.
     fn at(&self, index: i64) -> Option<Timestamp> {
         let Series::Every { base, gap } = self.series else { return None };
-        self.within_end(self.put_off(nth_time(base, gap, index)?))
+        self.within_end(self.with_spread(nth_time(base, gap, index)?))
     }
 
     /// The time plus its spread, which depends only on id and time.
-    fn put_off(&self, time: i64) -> i64 {
+    fn with_spread(&self, time: i64) -> i64 {
         let Some(id) = self.id.as_ref().filter(|_| self.spread > 0) else { return time };
         let off = xxh3_64_with_seed(id.as_str().as_bytes(), time.cast_unsigned()) % self.spread.unsigned_abs();
         time.saturating_add(i64::try_from(off).unwrap_or(0))

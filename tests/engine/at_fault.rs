@@ -58,7 +58,7 @@ async fn good_ones_pass(bed: &Bed, bad: impl Fn(Timestamp, usize) -> Timestamp) 
     assert_eq!(all, GOOD as u64, "every good one was published within a second: nobody waits for the bad ones");
     assert!(soon * 100 >= all * 99, "{soon} of {all} within 50 ms");
     assert_eq!(within, all, "also in the first second, when it is not known yet that the destination is at fault");
-    assert!(bed.dead().is_empty(), "within patience nobody is dead");
+    assert!(bed.dead().is_empty(), "within `patience` no message is dead");
     bed.sink.answer_by(|_| Answer::Accept);
     bed.pass(seconds(10)).await;
     assert_eq!(bed.sink.accepted(), (BAD + GOOD) as u64, "nothing is lost, and none is dead once it is mended");
@@ -116,7 +116,7 @@ async fn good_messages_pass_bad_messages_that_are_large() {
     bed.pass(seconds(1)).await;
     let (within, all) = punctual(&bed, "0.25");
     assert_eq!((within, all), (GOOD as u64, GOOD as u64), "every good one was published in time");
-    assert!(bed.dead().is_empty(), "within patience nobody is dead");
+    assert!(bed.dead().is_empty(), "within `patience` no message is dead");
     bed.sink.answer_by(|_| Answer::Accept);
     bed.pass(seconds(10)).await;
     assert_eq!(bed.sink.accepted(), (300 + GOOD) as u64, "nothing is lost");

@@ -28,7 +28,7 @@ impl Bed {
     }
 
     /// Writes a task into any lane, without the intake's checks.
-    async fn put_past(&self, name: &str, lane: &str, due: Timestamp) {
+    async fn put_unchecked(&self, name: &str, lane: &str, due: Timestamp) {
         let lane: Lane = lane.parse().unwrap();
         let record = Record::new(task(When::At(due)), lane.clone(), due).encode();
         let puts = vec![Put { id: id(name), lane, due, record }];
@@ -161,8 +161,8 @@ async fn passed_over_occurrences_count_by_catch_up_and_a_late_one_shot_is_dead()
 async fn occurrences_left_by_dead_instances_and_lost_claims_are_counted() {
     let bed = Bed::start();
     let now = bed.clock.now();
-    bed.put_past("gone", "side", now).await;
-    bed.put_past("also-gone", "side", now).await;
+    bed.put_unchecked("gone", "side", now).await;
+    bed.put_unchecked("also-gone", "side", now).await;
     let request = ClaimRequest {
         token: Token("dead-instance.1".into()),
         max: 10,
@@ -204,7 +204,7 @@ async fn metrics_show_an_unserved_lane_until_it_is_forgotten() {
     bed.pass(seconds(2)).await;
     assert_eq!(bed.shows("punctual_lanes_unserved"), 0.0);
     let due = bed.clock.now().plus(seconds(1));
-    bed.put_past("lost", "unserved", due).await;
+    bed.put_unchecked("lost", "unserved", due).await;
     bed.pass(seconds(10)).await;
     assert_eq!(bed.shows("punctual_lanes_unserved"), 1.0);
     let of = |name: &str| bed.shows(&format!("punctual_{name}{{lane=\"unserved\"}}"));

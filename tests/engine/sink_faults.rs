@@ -47,7 +47,7 @@ async fn out_of_retries_is_dead_only_where_others_are_accepted() {
     alone.sink.answer_by(|_| unclear("nack 42"));
     alone.put([("bad", after(millis(10)))]).await;
     alone.pass(seconds(600)).await;
-    assert!(alone.dead().is_empty(), "the sink accepts nobody: {:?}", alone.dead());
+    assert!(alone.dead().is_empty(), "the sink accepts no message: {:?}", alone.dead());
 }
 
 /// A partition without a leader, a quota, a full queue: whatever its `retry` says, a message waits while the
@@ -257,7 +257,7 @@ async fn an_outage_is_logged_again_every_minute_with_its_length() {
     assert_eq!((repeats().len(), bed.keys().len()), (lines.len(), 1), "it ends with the outage");
 }
 
-/// What nobody can requeue any more, and what nobody ever publishes, is logged with its number.
+/// Dead occurrences beyond the cap and occurrences that are passed over are logged with their count.
 #[tokio::test(start_paused = true)]
 async fn dropped_and_passed_over_occurrences_are_logged_with_their_number() {
     let (log, _guard) = Log::begin();
@@ -291,13 +291,13 @@ async fn a_destination_at_fault_is_given_up_after_patience_while_others_go_on() 
     bed.pass(seconds(1)).await;
     assert_eq!(bed.keys(), expected(["c"], &dues[2..]), "not held up");
     bed.pass(seconds(25)).await;
-    assert!(bed.dead().is_empty(), "within patience nobody is dead");
+    assert!(bed.dead().is_empty(), "within `patience` no message is dead");
     bed.pass(seconds(10)).await;
     let reason = || ("destination".to_owned(), "unknown topic `gone`".to_owned());
     let keys = expected(["a", "b"], &dues);
     let dead: Vec<_> = keys.into_iter().map(|key| (key, reason().0, reason().1)).collect();
     assert_eq!(bed.dead(), dead);
-    // Later claims are recorded as dead at once, except for one trial every five seconds.
+    // Occurrences that are claimed later are dead at once. Every five seconds one is published as a trial.
     bed.put([("d", to("gone", millis(1))), ("e", to("gone", millis(1)))]).await;
     bed.pass(seconds(4)).await;
     assert!(bed.dead().len() >= 3, "{:?}", bed.dead());
@@ -402,7 +402,7 @@ async fn after_an_outage_of_the_sink_no_destination_is_blamed() {
     bed.sink.set_unavailable(false);
     bed.sink.answer_by(|_| Answer::Accept);
     bed.pass(seconds(10)).await;
-    assert_eq!(bed.sink.accepted(), 1, "a: the sink accepts elsewhere than b");
+    assert_eq!(bed.sink.accepted(), 1, "the sink accepted the message for destination `a`");
     let ids: Vec<String> = (0..500).map(|n| format!("t{n}")).collect();
     let dues = bed.put(ids.iter().map(|id| (id.as_str(), to("b", millis(1))))).await;
     bed.pass(seconds(30)).await;
@@ -415,7 +415,7 @@ async fn after_an_outage_of_the_sink_no_destination_is_blamed() {
 async fn a_destination_that_never_answers_blocks_no_other_destination() {
     let bed = Bed::start();
     bed.sink.answer_by(|message| if message.destination == "silent" { Answer::Hang } else { Answer::Accept });
-    // The first is tried when the sink is back. The others are more than the lane may have in flight.
+    // The first message is the trial after the sink is available again. The other 11 999 exceed the lane's capacity.
     bed.pass(millis(100)).await;
     bed.sink.set_unavailable(true);
     let silent: Vec<String> = (0..12_000).map(|n| format!("s{n}")).collect();
@@ -460,11 +460,11 @@ async fn a_destination_at_fault_holds_a_quarter_of_its_lane_and_leaves_no_marks(
     bed.pass(seconds(3)).await;
     for _ in 0..5000 {
         bed.pass(millis(1)).await;
-        assert_eq!(held(&bed), 100, "whoever comes beyond that goes back at once");
+        assert_eq!(held(&bed), 100, "further occurrences return to the lane at once");
     }
     let twin = bed.timeline.twin(Shard::of(&id("any"), 1));
     assert!(twin.crashes.is_empty(), "each publish was answered definitely: {:?}", twin.crashes);
-    assert!(bed.dead().is_empty(), "within patience nobody is dead");
+    assert!(bed.dead().is_empty(), "within `patience` no message is dead");
     bed.sink.answer_by(|_| Answer::Accept);
     bed.pass(seconds(10)).await;
     assert_eq!(sorted(bed.keys()), sorted(expected(&ids, &dues)));
@@ -509,7 +509,7 @@ async fn other_messages_of_a_claim_wait_for_the_trial_of_their_destination() {
     bed.sink.answer_by(|_| Answer::Accept);
     let dues = put().await;
     bed.pass(seconds(4)).await;
-    assert_eq!(bed.dead().len(), 101, "the trial was accepted, and nobody is dead who came with it");
+    assert_eq!(bed.dead().len(), 101, "the trial was accepted, and no message of its claim is dead");
     assert_eq!(sorted(bed.keys()), sorted(expected(&ids, &dues)));
     bed.assert_at_rest();
 }

@@ -84,7 +84,7 @@ fn alternative(name: &str) -> rcgen::SanType {
 }
 
 #[test]
-fn a_servers_certificate_is_its_authoritys_alone() {
+fn a_server_certificate_is_trusted_only_by_its_own_authority() {
     if !super::have("openssl") {
         return;
     }

@@ -204,7 +204,7 @@ pub(super) async fn requeue(
             let detail =
                 format!("the occurrence `{key}` waits or is in flight: it was requeued, or its task has that due");
             let problem = Problem::new(StatusCode::CONFLICT, "in_flight", detail);
-            Err(Problem { key: Some(key.to_string()), ..problem })
+            Err(Problem { key: Some(key.to_string().into()), ..problem })
         }
         RequeueAnswer::Unknown => {
             api.metrics.requeue("unknown", 1);

@@ -119,6 +119,6 @@ fn example(status: u16, code: &'static str, detail: &str) -> Value {
         "invalid" => Problem::fault("/id", "bad_id", "begins with none of `A-Z a-z 0-9`"),
         _ => Problem::new(status, code, detail),
     };
-    problem.key = (code == "in_flight").then(|| "order-1:1795266000000".to_owned());
+    problem.key = (code == "in_flight").then(|| "order-1:1795266000000".into());
     serde_json::to_value(problem).unwrap_or_default()
 }

@@ -152,7 +152,7 @@ async fn unknown(api: &Api, id: &TaskId) -> Problem {
         None => format!("there is no task `{id}`"),
     };
     let problem = Problem::new(StatusCode::NOT_FOUND, "unknown", detail);
-    Problem { dead_key: dead_key.map(|key| key.to_string()), ..problem }
+    Problem { dead_key: dead_key.map(|key| key.to_string().into()), ..problem }
 }
 
 /// Puts the task in the body of a request, and counts the result.
