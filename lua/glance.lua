@@ -3,7 +3,7 @@
 -- KEYS  1 lanes (set)  2 dead (zset)  3.. due+leases+reap-at (zset, zset, string), of each lane
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 dead_keep ms  4 depth, "" or 1  5.. lane: name, served "" or 1
 -- REPLY { now, "glanced", dead, { lane known here... }, { head or "", first lease end or "", last lease end or "", stranded 0 or 1,
---       reap 0 or 1, waiting, in flight, first due in flight or "" }, one per lane... }
+--       reap 0 or 1, waiting, in flight, first due in flight or "", overdue }, one per lane... }
 -- KEEPS one caller a second is asked to reap a lane, and none before the holders had one lease of time to renew.
 
 local lanes, dead, lease, dead_keep, depth = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= ''
@@ -57,11 +57,14 @@ for i = 1, n do
     -- The key expires when no instance looks any more. A missing key means the same as an old one.
     redis.call('SET', reap_at, string.format('%.0f', next_at) .. (away and ' late' or ''), 'PX', string.format('%.0f', 2 * lease + 60000))
   end
-  local waiting, flying, held = 0, 0, ''
+  local waiting, flying, held, overdue = 0, 0, '', 0
   if depth then
     waiting, flying = redis.call('ZCOUNT', due, '(0', '+inf'), redis.call('ZCOUNT', due, '-inf', '(0')
+    overdue = redis.call('ZCOUNT', due, '(0', string.format('%.0f', now - 1000))
     held = string.sub(redis.call('ZREVRANGEBYSCORE', due, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '', 2)
   end
-  reply[4 + i] = { head or '', first or '', last and last[2] or '', stranded and 1 or 0, known and asked or 0, waiting, flying, held }
+  reply[4 + i] = {
+    head or '', first or '', last and last[2] or '', stranded and 1 or 0, known and asked or 0, waiting, flying, held, overdue,
+  }
 end
 return reply

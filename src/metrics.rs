@@ -57,6 +57,7 @@ pub struct Metrics {
     unreadable: Family<LaneLabel, Gauge>,
     removed: Family<LaneLabel, Counter>,
     pending: Family<LaneLabel, Gauge>,
+    overdue: Family<LaneLabel, Gauge>,
     in_flight: Family<LaneLabel, Gauge>,
     oldest_due: Family<LaneLabel, Gauge<f64, AtomicU64>>,
     published: Family<PublishedLabel, Counter>,
@@ -112,6 +113,8 @@ pub struct LaneMetrics {
     pub dead_not_copied: Counter,
     /// Waiting occurrences at the last glance.
     pub pending: Gauge,
+    /// Waiting occurrences that were due 1 s ago or earlier, at the last glance.
+    pub overdue: Gauge,
     /// Occurrences in flight at the last glance, of all instances.
     pub in_flight: Gauge,
     /// Age of the oldest due occurrence without a verdict at the last glance, in seconds; 0 if there is none.
@@ -163,6 +166,7 @@ impl Metrics {
             unreadable: Family::default(),
             removed: Family::default(),
             pending: Family::default(),
+            overdue: Family::default(),
             in_flight: Family::default(),
             oldest_due: Family::default(),
             published: Family::default(),
@@ -232,6 +236,7 @@ impl Metrics {
             dead_copied: copies("accepted"),
             dead_not_copied: copies("failed"),
             pending: self.pending.get_or_create_owned(&label),
+            overdue: self.overdue.get_or_create_owned(&label),
             in_flight: self.in_flight.get_or_create_owned(&label),
             oldest_due: self.oldest_due.get_or_create_owned(&label),
         }
@@ -242,6 +247,7 @@ impl Metrics {
         let label = LaneLabel { lane: lane.to_owned() };
         self.served.remove(&label);
         self.pending.remove(&label);
+        self.overdue.remove(&label);
         self.in_flight.remove(&label);
         self.oldest_due.remove(&label);
     }
@@ -347,6 +353,7 @@ impl Metrics {
             self.removed.clone(),
         );
         r.register("pending", "Occurrences that wait", self.pending.clone());
+        r.register("overdue", "Occurrences that wait and were due 1 s ago or earlier", self.overdue.clone());
         r.register("in_flight", "Occurrences in flight, of all instances", self.in_flight.clone());
         let oldest = "Age of the oldest due occurrence without a verdict; 0 if there is none";
         r.register_with_unit("oldest_due", oldest, Unit::Seconds, self.oldest_due.clone());

@@ -19,6 +19,7 @@ pub mod program;
 mod schedule_arguments;
 pub mod serve;
 pub mod shell;
+mod status;
 mod target;
 mod task;
 mod watch;
@@ -61,6 +62,8 @@ enum Command {
     /// List, show, requeue or discard dead occurrences
     #[command(subcommand)]
     Dead(dead::DeadCommand),
+    /// Show lanes, sinks and what is wrong with them at a running instance
+    Status(status::StatusArguments),
     /// Show when a schedule would be due, without an instance
     #[command(after_help = preview::EXAMPLES)]
     Preview(Box<preview::PreviewArguments>),
@@ -133,6 +136,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Task(command) => task::run(command),
         Command::Dead(command) => dead::run(command),
+        Command::Status(arguments) => status::run(&arguments),
         Command::Preview(arguments) => preview::run(&arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Config(arguments) => config::run(arguments),

@@ -78,8 +78,9 @@ impl Outage {
         if !self.log.passes(LOG_PAUSE) {
             return;
         }
-        let (outage_s, oldest_due_s) = (self.since.elapsed().as_secs(), state::lateness(context, sink).as_secs());
-        warn!(sink = sink.name, outage_s, oldest_due_s, detail, "the sink is still unavailable");
+        let (oldest_due, overdue) = state::lateness(context, sink);
+        let (outage_s, oldest_due_s) = (self.since.elapsed().as_secs(), oldest_due.as_secs());
+        warn!(sink = sink.name, outage_s, overdue, oldest_due_s, detail, "the sink is still unavailable");
     }
 }
 

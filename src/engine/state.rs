@@ -55,6 +55,8 @@ pub struct LaneState {
     pub head: Option<Timestamp>,
     /// Number of waiting occurrences.
     pub waiting: u64,
+    /// Number of waiting occurrences that were due 1 s ago or earlier.
+    pub overdue: u64,
     /// Number of occurrences in flight, of all instances.
     pub in_flight: u64,
 }
@@ -162,6 +164,7 @@ pub(super) fn show(context: &Context) {
         let metrics = context.metrics.lane(lane.as_str());
         metrics.pending.set(i64::try_from(state.waiting).unwrap_or(i64::MAX));
         metrics.in_flight.set(i64::try_from(state.in_flight).unwrap_or(i64::MAX));
+        metrics.overdue.set(i64::try_from(state.overdue).unwrap_or(i64::MAX));
         metrics.oldest_due.set(oldest.get(lane).map_or(0.0, |due| now.since(*due).as_secs_f64()));
     }
     let unserved = lanes.values().filter(|lane| lane.sink.is_none()).count();
@@ -174,12 +177,13 @@ pub(super) fn show(context: &Context) {
     context.metrics.dead_kept.set(i64::try_from(dead).unwrap_or(i64::MAX));
 }
 
-/// How late the oldest unsettled occurrence of the lanes of a sink is.
-pub(super) fn lateness(context: &Context, sink: &SinkContext) -> Duration {
+/// How late the oldest unsettled occurrence of the lanes of a sink is, and how many wait although they were due.
+pub(super) fn lateness(context: &Context, sink: &SinkContext) -> (Duration, u64) {
     let now = context.clock.now();
     let of_sink = |lane: &Lane| context.lanes.get(lane).is_some_and(|lane| lane.sink.name == sink.name);
     let oldest = oldest(context).into_iter().filter(|(lane, _)| of_sink(lane));
-    oldest.map(|(_, due)| now.since(due)).max().unwrap_or_default()
+    let overdue = lanes(context).into_iter().filter(|(lane, _)| of_sink(lane)).map(|(_, state)| state.overdue).sum();
+    (oldest.map(|(_, due)| now.since(due)).max().unwrap_or_default(), overdue)
 }
 
 /// The earliest unsettled due of each lane. It includes claimed occurrences, which are late too while no sink accepts
@@ -203,6 +207,7 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
         sink: context.lanes.get(lane).map(|lane| lane.sink.name.clone()),
         head: None,
         waiting: 0,
+        overdue: 0,
         in_flight: 0,
     };
     let mut lanes: BTreeMap<Lane, LaneState> = context.lanes.keys().map(|lane| (lane.clone(), state(lane))).collect();
@@ -216,6 +221,7 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
             let (waiting, in_flight) = seen.depth.unwrap_or_default();
             entry.waiting += waiting;
             entry.in_flight += in_flight;
+            entry.overdue += seen.overdue;
             entry.head = entry.head.into_iter().chain(seen.head).min();
         }
     }

@@ -270,6 +270,7 @@ mod tests {
             sink: None,
             head: None,
             waiting,
+            overdue: 0,
             in_flight,
         };
         let limits = TokenLimits { lanes: vec!["a".parse().unwrap()], pending_max: Some(10), ..TokenLimits::default() };

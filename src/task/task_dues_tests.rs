@@ -115,7 +115,8 @@ const PINNED: [i64; 3] = [29_755, 12_184, 3106];
 
 /// All dues of a schedule in a range, computed by spreading each time on its own.
 fn naive(computed: &TaskDues, times: impl Iterator<Item = i64>, to: i64) -> Vec<i64> {
-    let with_spread = times.map(|time| computed.with_spread(time)).filter(|due| *due > PUT && *due <= to.min(computed.end));
+    let with_spread =
+        times.map(|time| computed.with_spread(time)).filter(|due| *due > PUT && *due <= to.min(computed.end));
     let mut dues: Vec<i64> = with_spread.collect();
     dues.sort_unstable();
     dues

@@ -329,7 +329,12 @@ pub struct LaneGlance {
     pub depth: Option<(u64, u64)>,
     /// The earliest due in flight; `None` unless the depth was requested.
     pub held: Option<Timestamp>,
+    /// Number of waiting occurrences that were due at least [`OVERDUE_AFTER`] ago; 0 unless the depth was requested.
+    pub overdue: u64,
 }
+
+/// An occurrence that waits counts as overdue this long after its due.
+pub const OVERDUE_AFTER: Duration = Duration::from_secs(1);
 
 /// The answer of a requeue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -161,8 +161,14 @@ async fn outcome(stage: &Stage, method: &str, path: &str, token: &str, about: Ab
 
 fn show_lane(stage: &Stage, lane: &str) {
     let lane: Lane = lane.parse().unwrap();
-    stage.state.lock().unwrap().lanes =
-        vec![LaneState { lane, sink: None, head: Some(Timestamp::from_millis(NOON)), waiting: 1, in_flight: 0 }];
+    stage.state.lock().unwrap().lanes = vec![LaneState {
+        lane,
+        sink: None,
+        head: Some(Timestamp::from_millis(NOON)),
+        waiting: 1,
+        overdue: 0,
+        in_flight: 0,
+    }];
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ mod preview;
 mod readme;
 mod serve;
 mod shell;
+mod status;
 mod task;
 mod usage;
 

@@ -9,16 +9,18 @@ async fn a_glance_shows_heads_leases_and_depth() {
     stage.claim("i.1", 1).await;
     stage.now(1500);
     stage.claim("i.2", 1).await;
+    stage.put(&[put("late", 500, "x"), put("near", 501, "x")]).await;
     let glance = stage.glance(&[("default", true), ("other", true), ("empty", true)]).await;
     let nothing = LaneGlance { depth: Some((0, 0)), ..LaneGlance::default() };
     assert_eq!(
         glance.lanes,
         [
             LaneGlance {
-                head: Some(at(2000)),
+                head: Some(at(500)),
                 first_lease: Some(at(16_000)),
                 last_lease: Some(at(16_500)),
-                depth: Some((1, 2)),
+                depth: Some((3, 2)),
+                overdue: 1,
                 held: Some(at(800)),
                 ..nothing
             },

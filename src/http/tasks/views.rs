@@ -1,7 +1,5 @@
 //! The JSON answers about tasks.
 
-use std::time::Duration;
-
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -13,10 +11,7 @@ use crate::engine::{FailedAttempt, intake};
 use crate::http::openapi::enums;
 use crate::http::openapi::task::{CatchUpSchema, MessageSchema, Retry, ScheduleSchema};
 use crate::task::{Record, TaskId, spec};
-use crate::timeline::{PutResult, StoredTask};
-
-/// A task that waits counts as overdue this long after its due.
-const OVERDUE_AFTER: Duration = Duration::from_secs(1);
+use crate::timeline::{OVERDUE_AFTER, PutResult, StoredTask};
 
 /// A due, in both forms.
 #[derive(Serialize, ToSchema)]

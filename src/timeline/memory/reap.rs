@@ -6,7 +6,7 @@ use super::twin::{AnswerWithWakes, OccurrenceMark, ReapAt, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
 use crate::timeline::{
-    Glance, GlanceRequest, LaneGlance, MAX_BATCH, MAX_HOLDERS, ReapRequest, Reaped, TimelineError, Token,
+    Glance, GlanceRequest, LaneGlance, MAX_BATCH, MAX_HOLDERS, OVERDUE_AFTER, ReapRequest, Reaped, TimelineError, Token,
 };
 
 /// The pause between two reaps, a little less than the second between two glances of one instance.
@@ -173,6 +173,17 @@ impl Twin {
             self.reap_at.insert(lane.clone(), reap_at);
         }
         let held = held.map(Timestamp::from_millis);
-        LaneGlance { head: self.head(lane), first_lease, last_lease, stranded, reap: reap && known, depth, held }
+        let until = now.minus(OVERDUE_AFTER).as_millis();
+        let overdue = line.filter(|_| request.depth).map_or(0, |line| line.between(1, until).count() as u64);
+        LaneGlance {
+            head: self.head(lane),
+            first_lease,
+            last_lease,
+            stranded,
+            reap: reap && known,
+            depth,
+            held,
+            overdue,
+        }
     }
 }

@@ -277,5 +277,6 @@ fn lane_glance(reply: &mut Reply, depth: bool) -> Result<LaneGlance, TimelineErr
         reap: fields.flag()?,
         depth: Some((fields.count()?, fields.count()?)).filter(|_| depth),
         held: fields.optional_time()?,
+        overdue: fields.count()?,
     })
 }

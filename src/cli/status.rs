@@ -1,0 +1,157 @@
+//! `punctual status`: the state of a running instance, its lanes and sinks, as a table.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::Args;
+use hyper::Method;
+use serde::Deserialize;
+
+use super::client::Client;
+use super::out::{self, Printable};
+use super::task::{TaskPlace, refused};
+use super::{Failure, say};
+use crate::clock::Timestamp;
+use crate::task::duration;
+
+/// The pause of `--watch`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum number of failing destinations that are shown.
+const MAX_FAILING_SHOWN: usize = 10;
+
+#[derive(Args)]
+pub(super) struct StatusArguments {
+    /// Show it again every second
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    place: TaskPlace,
+}
+
+#[derive(Deserialize)]
+struct StatsView {
+    instance: Printable,
+    version: Printable,
+    now: Printable,
+    as_of: Option<Printable>,
+    timeline: TimelineView,
+    lanes: BTreeMap<Printable, LaneView>,
+    sinks: BTreeMap<Printable, SinkView>,
+    dead: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct TimelineView {
+    status: Printable,
+    detail: Option<Printable>,
+    lost: Option<Printable>,
+}
+
+#[derive(Deserialize)]
+struct LaneView {
+    sink: Option<Printable>,
+    waiting: u64,
+    overdue: u64,
+    in_flight: u64,
+    head_ms: Option<i64>,
+}
+
+#[derive(Deserialize)]
+struct SinkView {
+    breaker: Printable,
+    detail: Option<Printable>,
+    #[serde(default)]
+    failing_count: usize,
+    #[serde(default)]
+    failing: Vec<FailingView>,
+}
+
+#[derive(Deserialize)]
+struct FailingView {
+    destination: Printable,
+    status: Printable,
+    since: Printable,
+    waiting: u64,
+    detail: Printable,
+}
+
+pub(super) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    runtime.block_on(async {
+        let client = Client::new(&arguments.place.target)?;
+        loop {
+            show(&client, arguments.place.json).await?;
+            if !arguments.watch {
+                return Ok(());
+            }
+            tokio::time::sleep(WATCH_INTERVAL).await;
+            if !arguments.place.json {
+                say("\n")?;
+            }
+        }
+    })
+}
+
+async fn show(client: &Client, json: bool) -> Result<(), Failure> {
+    let doing = "cannot show the status";
+    let answer = client.call(Method::GET, "/v1/stats", None).await;
+    let answer = answer.map_err(|error| error.while_doing(doing, client))?;
+    if answer.status != 200 {
+        return Err(refused(client, &answer, doing, json));
+    }
+    let stats: StatsView = serde_json::from_str(&answer.text).map_err(|_| {
+        Failure::failed(anyhow!("{doing}: `{}` does not answer like an instance of punctual", client.shown()))
+    })?;
+    if json { out::json(&answer.text) } else { say(&table(&stats)) }
+}
+
+/// One line for the instance, a row for each lane, then what is wrong.
+fn table(stats: &StatsView) -> String {
+    let dead = match stats.dead {
+        Some(0) | None => String::new(),
+        Some(dead) => format!("   dead {dead} (punctual dead list)"),
+    };
+    let mut text = format!("redis {}   instance {} {}{dead}\n", stats.timeline.status, stats.instance, stats.version);
+    let now = crate::task::spec::parse_time(stats.now.as_str());
+    let row = |cells: [&str; 6]| {
+        let [lane, sink, waiting, overdue, in_flight, oldest] = cells;
+        format!("{lane:<20} {sink:<12} {waiting:>9} {overdue:>9} {in_flight:>10}  {oldest}\n")
+    };
+    text += &row(["LANE", "SINK", "WAITING", "OVERDUE", "IN FLIGHT", "OLDEST WAITS SINCE ITS DUE"]);
+    for (name, lane) in &stats.lanes {
+        let sink = lane.sink.as_ref().map_or("-", Printable::as_str);
+        let numbers = [lane.waiting, lane.overdue, lane.in_flight].map(|number| number.to_string());
+        let oldest = lane.head_ms.map(Timestamp::from_millis).zip(now).map(|(head, now)| now.since(head));
+        let oldest = oldest.filter(|late| late.as_secs() > 0);
+        let oldest = oldest.map_or("-".to_owned(), |late| duration::format(Duration::from_secs(late.as_secs())));
+        text += &row([name.as_str(), sink, &numbers[0], &numbers[1], &numbers[2], &oldest]);
+    }
+    if let Some(detail) = &stats.timeline.detail {
+        text += &format!("redis: {detail}\n");
+    }
+    if let Some(as_of) = &stats.as_of {
+        text += &format!("the numbers are as of {as_of}\n");
+    }
+    if let Some(lost) = &stats.timeline.lost {
+        text += &format!("the timeline was lost at {lost}: all tasks that waited then are gone\n");
+    }
+    for (name, lane) in stats.lanes.iter().filter(|(_, lane)| lane.sink.is_none() && lane.waiting > 0) {
+        text += &format!("lane {name}: this instance does not serve it, {} tasks wait\n", lane.waiting);
+    }
+    for (name, sink) in &stats.sinks {
+        if let ("open", Some(detail)) = (sink.breaker.as_str(), &sink.detail) {
+            text += &format!("sink {name}: unavailable: {detail}\n");
+        }
+        for failing in sink.failing.iter().take(MAX_FAILING_SHOWN) {
+            let FailingView { destination, status, since, waiting, detail } = failing;
+            text += &format!("sink {name}: {destination} {status} since {since}, {waiting} in flight: {detail}\n");
+        }
+        let more = sink.failing_count.saturating_sub(MAX_FAILING_SHOWN);
+        if more > 0 {
+            text += &format!("sink {name}: {more} more destinations fail\n");
+        }
+    }
+    text
+}

@@ -1,0 +1,65 @@
+//! `punctual status` of a running instance.
+
+use serde_json::{Value, json};
+
+use super::task::answers;
+use super::{run, serve, url};
+
+#[test]
+fn the_status_is_a_row_for_each_lane() {
+    let server = serve(&[]);
+    let url = url(&server);
+    assert_eq!(run(&["task", "put", "a", "--in", "1h", "--url", &url]).code, Some(0));
+    // The numbers are those of the last second.
+    let mut shown = run(&["status", "--url", &url]);
+    for _ in 0..500 {
+        if shown.out.contains("        1 ") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        shown = run(&["status", "--url", &url]);
+    }
+    assert_eq!(shown.code, Some(0), "{}", shown.err);
+    let lines: Vec<&str> = shown.out.lines().collect();
+    assert!(lines[0].starts_with("redis up   instance ") && !lines[0].contains("dead"), "{}", shown.out);
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(words(lines[2]), ["default", "default", "1", "0", "0", "-"]);
+    assert_eq!(lines.len(), 3, "nothing is wrong: {}", shown.out);
+    let json = run(&["status", "--json", "--url", &url]);
+    assert_eq!(serde_json::from_str::<Value>(&json.out).unwrap()["lanes"]["default"]["waiting"], 1);
+}
+
+#[test]
+fn the_status_says_what_is_wrong() {
+    let stats = json!({
+        "instance": "i0", "version": "0", "now": "2026-11-21T12:01:05.000Z", "as_of": "2026-11-21T12:00:00.000Z", "dead": 3,
+        "timeline": {"status": "down", "detail": "connection \u{1b}[2Jrefused", "lost": "2026-11-21T11:00:00.000Z"},
+        "lanes": {
+            "default": {"sink": "orders", "waiting": 7, "overdue": 2, "in_flight": 1, "head": null, "head_ms": 1_795_262_400_000_i64},
+            "old": {"sink": null, "waiting": 4, "overdue": 0, "in_flight": 0, "head": null, "head_ms": null},
+        },
+        "sinks": {
+            "mail": {"kind": "nats", "breaker": "open", "detail": "login refused"},
+            "orders": {"kind": "kafka", "breaker": "closed", "failing_count": 12, "failing": [{"destination": "orders.cancel",
+                "status": "refusing", "since": "2026-11-21T12:00:53.000Z", "waiting": 5, "detail": "the queue is full"}]},
+        },
+    });
+    let place = answers("200 OK", stats.to_string().as_bytes());
+    let shown = run(&["status", "--url", &place]);
+    assert_eq!(shown.code, Some(0), "{}", shown.err);
+    for line in [
+        "redis down   instance i0 0   dead 3 (punctual dead list)",
+        "the numbers are as of 2026-11-21T12:00:00.000Z",
+        "the timeline was lost at 2026-11-21T11:00:00.000Z: all tasks that waited then are gone",
+        "lane old: this instance does not serve it, 4 tasks wait",
+        "sink mail: unavailable: login refused",
+        "sink orders: orders.cancel refusing since 2026-11-21T12:00:53.000Z, 5 in flight: the queue is full",
+        "sink orders: 2 more destinations fail",
+    ] {
+        assert!(shown.out.lines().any(|shown| shown == line), "no `{line}` in {}", shown.out);
+    }
+    assert!(shown.out.lines().any(|line| line.starts_with("default") && line.ends_with("  1m5s")), "{}", shown.out);
+    assert!(!shown.out.contains('\u{1b}'));
+    let wrong = run(&["status", "--url", &answers("200 OK", b"<html>")]);
+    assert_eq!((wrong.code, wrong.out.as_str()), (Some(1), ""));
+}
