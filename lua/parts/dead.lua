@@ -45,7 +45,7 @@ end
 -- Stores dead occurrences, given as key, value, key, value... Returns how many others that dropped.
 local function add_dead(dead, records, order, bytes, list, cap, cap_bytes)
   local stamps, keys, entries, grown, known = {}, {}, {}, {}, {}
-  -- A task and its requeued occurrence may have the same key. As with HSET, the last one counts.
+  -- A task and its requeued occurrence may have the same key. As with HSET, the last one counts: that with a next due.
   for i = #list - 1, 1, -2 do
     local key, value = list[i], list[i + 1]
     if not known[key] then

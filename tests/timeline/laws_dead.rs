@@ -2,19 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use punctual::task::{Key, TaskId};
+use punctual::task::{Counts, Key, TaskId};
 use punctual::timeline::{
-    BrowseRequest, Browsed, DeadCap, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES, PutMode, RequeueAnswer,
-    RestOfClaim, Settle, Verdict,
+    BrowseRequest, Browsed, ClaimRequest, DeadCap, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES, PutMode,
+    RequeueAnswer, RestOfClaim, Settle, Settlement, Verdict,
 };
 
-use super::stage::{LEASE, Stage, at, dead_record, key, lane, lane_named, ms, once, once_in, settlement};
+use super::stage::{LEASE, Stage, at, dead_record, every, key, lane, lane_named, ms, next, once, once_in, settlement};
 
 super::laws! {
     the_dead_are_shown_in_the_order_of_their_deaths,
     every_dead_is_shown_once_though_others_go_and_come,
     a_filter_shows_only_the_dead_occurrences_that_match_it,
     a_requeue_or_discard_that_names_a_time_of_death_affects_only_that_death,
+    of_two_deaths_under_one_key_that_of_the_task_is_kept,
     a_look_at_the_dead_is_bounded_in_entries_and_bytes,
     dead_records_are_kept_exactly_as_they_were_written,
 }
@@ -163,6 +164,43 @@ async fn a_filter_shows_only_the_dead_occurrences_that_match_it(stage: Stage) {
             meant.sort();
             assert_eq!(shown, meant, "{filter:?}");
         }
+    }
+}
+
+/// A task comes to the due of its requeued occurrence, and both die in one settle, in either order.
+async fn of_two_deaths_under_one_key_that_of_the_task_is_kept(stage: Stage) {
+    for (number, id) in stage.ids(2).iter().enumerate() {
+        let due = at(0);
+        stage.create(once(id, due, "old")).await;
+        let (token, held) = stage.claim_one().await;
+        stage.settle_one(&token, &held, Verdict::Dead(dead_record(&held, "rejected"))).await;
+        stage.timeline.requeue(stage.shard(), &key(id, due), None, stage.soon()).await.unwrap();
+        stage.create(every(id, at(-5), "new")).await;
+        let request = ClaimRequest { max: 1, ..stage.request() };
+        let first = stage.claim_as(request.clone()).await;
+        stage.settle_one(&request.token, &first.occurrences[0], next(due, 1)).await;
+        let (token, both) = stage.claim().await;
+        assert_eq!(both.occurrences.len(), 2);
+        let counts = Counts { dead: 1, ..Counts::default() };
+        let mut verdicts: Vec<Settlement> = both
+            .occurrences
+            .iter()
+            .map(|occurrence| {
+                let dead_record = dead_record(occurrence, "rejected");
+                let verdict = match occurrence.member.requeued_key() {
+                    Some(_) => Verdict::Dead(dead_record),
+                    None => Verdict::DeadNext { dead_record, due: at(900_000), counts },
+                };
+                settlement(occurrence, verdict)
+            })
+            .collect();
+        if number == 0 {
+            verdicts.reverse();
+        }
+        stage.settle(&token, RestOfClaim::Keep, verdicts).await;
+        let kept = &stage.state().dead_records[key(id, due).to_string().as_str()];
+        assert!(String::from_utf8_lossy(&kept.record).contains("new"), "{kept:?}");
+        stage.cancel(id).await;
     }
 }
 

@@ -13,27 +13,27 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::apart::OwnRuntime;
-use super::ground::BenchSetup;
 use super::moment::{each, spent};
+use super::own_runtime::OwnRuntime;
 use super::probe::connect;
+use super::setup::BenchSetup;
 use super::tasks::{GAP, SHARDS, ScheduleKind, join_all};
 use punctual::clock::{Clock, RedisClock, Timestamp};
 use punctual::task::{Lane, Namespace, Shard};
 use punctual::timeline::keys::Keys;
 
 /// Occurrences in a batch, as in an instance, ...
-pub(super) const BATCH: usize = 500;
+pub(super) const BATCH_TASKS: usize = 500;
 
 /// ... and batches under way at once.
-pub(super) const UNDER_WAY: usize = 7;
+pub(super) const MAX_BATCHES_IN_FLIGHT: usize = 7;
 
 /// The command by which its scripts are called. Instances do not use it while they publish, so Redis counts these calls
 /// separately.
 const EVAL: &str = "eval";
 
 /// KEYS due, tasks; ARGV max. Replies with ids and dues, records, and the next head.
-const CLAIM: &str = "
+const CLAIM_SCRIPT: &str = "
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local found = redis.call('ZRANGEBYSCORE', KEYS[1], '(0', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])
@@ -50,14 +50,14 @@ return { found, records, redis.call('ZRANGEBYSCORE', KEYS[1], '(0', '+inf', 'WIT
 ";
 
 /// KEYS due, tasks; ARGV ids.
-const END: &str = "
+const SETTLE_ONE_SHOT: &str = "
 redis.call('ZREM', KEYS[1], unpack(ARGV))
 redis.call('HDEL', KEYS[2], unpack(ARGV))
 return 1
 ";
 
 /// KEYS due, counts; ARGV the number of ids, then dues and ids, then ids and counts.
-const NEXT: &str = "
+const SETTLE_RECURRING: &str = "
 local n = tonumber(ARGV[1])
 redis.call('ZADD', KEYS[1], 'XX', unpack(ARGV, 2, 1 + 2 * n))
 redis.call('HSET', KEYS[2], unpack(ARGV, 2 + 2 * n))
@@ -86,7 +86,7 @@ pub(super) struct SinkWithMessages {
 struct BaselineLoop {
     connection: MultiplexedConnection,
     keys: Keys,
-    form: ScheduleKind,
+    schedule_kind: ScheduleKind,
 }
 
 /// The reply of the script.
@@ -106,15 +106,15 @@ struct Taken {
 /// # Errors
 /// If Redis does not answer, the sink does not accept a message, or tasks are missing.
 pub(super) async fn drain(
-    ground: &BenchSetup,
+    setup: &BenchSetup,
     namespace: &Namespace,
-    form: ScheduleKind,
+    schedule_kind: ScheduleKind,
     tasks: u64,
     out: Option<&SinkWithMessages>,
 ) -> anyhow::Result<Baseline> {
-    let room = Arc::new(Semaphore::new(UNDER_WAY));
-    let shards = BaselineLoop::all(&ground.probe.connection(), namespace, form);
-    let (scripts, begun) = (ground.probe.spent_in(EVAL).await?, Instant::now());
+    let room = Arc::new(Semaphore::new(MAX_BATCHES_IN_FLIGHT));
+    let shards = BaselineLoop::all(&setup.probe.connection(), namespace, schedule_kind);
+    let (scripts, begun) = (setup.probe.spent_in(EVAL).await?, Instant::now());
     let mut loops = JoinSet::new();
     for shard in shards {
         match out {
@@ -128,7 +128,7 @@ pub(super) async fn drain(
     }
     let span = begun.elapsed();
     ensure!(count == tasks, "the baseline loop found {count} of {tasks} tasks");
-    Ok(Baseline { span, script_us: each(spent(scripts, ground.probe.spent_in(EVAL).await?), count) })
+    Ok(Baseline { span, script_us: each(spent(scripts, setup.probe.spent_in(EVAL).await?), count) })
 }
 
 /// Claims and settles until nothing is left; returns how many.
@@ -177,18 +177,18 @@ async fn publish_all(shard: Arc<BaselineLoop>, out: SinkWithMessages, room: Arc<
 /// # Errors
 /// If Redis does not answer, or the sink does not accept a message.
 pub(super) async fn on_time(
-    ground: &BenchSetup,
+    setup: &BenchSetup,
     namespace: &Namespace,
-    form: ScheduleKind,
+    schedule_kind: ScheduleKind,
     make: impl FnOnce() -> anyhow::Result<SinkWithMessages>,
 ) -> anyhow::Result<()> {
     let runtime = OwnRuntime::new()?;
     let out = runtime.make(make)?;
-    let (url, clock, namespace) = (ground.redis_url.clone(), ground.probe.clock(), namespace.clone());
+    let (url, clock, namespace) = (setup.redis_url.clone(), setup.probe.clock(), namespace.clone());
     let publishing = async move {
         let connection = connect(&url).await?;
         let mut loops = JoinSet::new();
-        for shard in BaselineLoop::all(&connection, &namespace, form) {
+        for shard in BaselineLoop::all(&connection, &namespace, schedule_kind) {
             loops.spawn(keep_time(Arc::new(shard), Arc::clone(&clock), out.clone()));
         }
         join_all(loops).await
@@ -238,14 +238,19 @@ pub(super) async fn publish(sink: &dyn Sink, batch: Vec<Message>) -> anyhow::Res
 
 impl BaselineLoop {
     /// One loop per shard.
-    fn all(connection: &MultiplexedConnection, namespace: &Namespace, form: ScheduleKind) -> Vec<BaselineLoop> {
-        let shard = |shard| BaselineLoop { connection: connection.clone(), keys: Keys::new(namespace, shard), form };
+    fn all(
+        connection: &MultiplexedConnection,
+        namespace: &Namespace,
+        schedule_kind: ScheduleKind,
+    ) -> Vec<BaselineLoop> {
+        let shard =
+            |shard| BaselineLoop { connection: connection.clone(), keys: Keys::new(namespace, shard), schedule_kind };
         Shard::all(SHARDS).map(shard).collect()
     }
 
     async fn claim(&self) -> anyhow::Result<Taken> {
         let mut call = redis::cmd(EVAL);
-        call.arg(CLAIM).arg(2).arg(self.keys.due(&Lane::default())).arg(self.keys.tasks()).arg(BATCH);
+        call.arg(CLAIM_SCRIPT).arg(2).arg(self.keys.due(&Lane::default())).arg(self.keys.tasks()).arg(BATCH_TASKS);
         let (due, records, head): Claimed = call.query_async(&mut self.connection.clone()).await?;
         ensure!(records.len() == due.len(), "{} records of {} tasks", records.len(), due.len());
         Ok(Taken { due, head: head.parse().ok() })
@@ -253,9 +258,9 @@ impl BaselineLoop {
 
     async fn settle(&self, due: &[(String, i64)]) -> anyhow::Result<()> {
         let mut call = redis::cmd(EVAL);
-        let script = if self.form == ScheduleKind::Once { END } else { NEXT };
+        let script = if self.schedule_kind == ScheduleKind::Once { SETTLE_ONE_SHOT } else { SETTLE_RECURRING };
         call.arg(script).arg(2).arg(self.keys.due(&Lane::default()));
-        if self.form == ScheduleKind::Once {
+        if self.schedule_kind == ScheduleKind::Once {
             call.arg(self.keys.tasks());
             due.iter().for_each(|(id, _)| {
                 call.arg(id);

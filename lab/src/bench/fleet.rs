@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use secrecy::ExposeSecret;
 
-use super::ground::BenchSetup;
 use super::process;
+use super::setup::BenchSetup;
 use super::tasks::SHARDS;
 use crate::servers::Instance;
 
 /// How long to wait for an instance to end. The instance itself ends its work after 20 s at the latest.
-const END: Duration = Duration::from_secs(40);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A lane and its destination; an empty destination means that the lane names none.
 pub(super) type LaneAndDestination<'a> = (&'a str, &'a str);
@@ -28,13 +28,13 @@ impl Fleet {
     /// # Errors
     /// If one does not serve.
     pub(super) async fn start(
-        ground: &BenchSetup,
+        setup: &BenchSetup,
         count: usize,
         lanes: &[LaneAndDestination<'_>],
     ) -> anyhow::Result<Fleet> {
         let mut instances = Vec::with_capacity(count);
         for number in 0..count {
-            let instance = Instance::new(&ground.program, number, |api| configuration(api, ground, lanes))?;
+            let instance = Instance::new(&setup.program, number, |api| configuration(api, setup, lanes))?;
             instance.start().await?;
             instances.push(instance);
         }
@@ -71,7 +71,7 @@ impl Fleet {
             instance.signal("TERM")?;
         }
         for instance in &self.instances {
-            match instance.end(END).await? {
+            match instance.end(DRAIN_TIMEOUT).await? {
                 Some(0) => {}
                 ended => bail!("an instance did not end with exit code 0 ({ended:?}): {}", instance.log_tail()),
             }
@@ -82,15 +82,15 @@ impl Fleet {
     }
 }
 
-fn configuration(api: SocketAddr, ground: &BenchSetup, lanes: &[LaneAndDestination<'_>]) -> anyhow::Result<String> {
+fn configuration(api: SocketAddr, setup: &BenchSetup, lanes: &[LaneAndDestination<'_>]) -> anyhow::Result<String> {
     // A JSON string is also a TOML string.
     let quoted = |text: &str| serde_json::to_string(text);
     let mut text = format!(
         "[http]\nlisten = \"{api}\"\n[redis]\nurl = {}\n[timeline]\nnamespace = \"{}\"\nshards = {SHARDS}\n\
          [log]\nformat = \"json\"\n[sinks.default]\nurl = {}\n",
-        quoted(ground.redis_url.expose_secret())?,
-        ground.namespace()?,
-        quoted(ground.sink_url.expose_secret())?,
+        quoted(setup.redis_url.expose_secret())?,
+        setup.namespace()?,
+        quoted(setup.sink_url.expose_secret())?,
     );
     for (lane, destination) in lanes {
         text += &format!("[lanes.{lane}]\nsink = \"default\"\n");

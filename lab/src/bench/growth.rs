@@ -7,13 +7,13 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult};
 use tokio::time::Instant;
 
-use super::ground::BenchSetup;
+use super::setup::BenchSetup;
 use super::tasks::{SHARDS, TaskNamespace};
 use punctual::task::{Lane, Shard};
 use punctual::timeline::keys::Keys;
 
 /// How long it may take.
-const MOST: Duration = Duration::from_secs(120);
+const GROWTH_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Accesses per call, ...
 const ACCESSES_PER_CALL: u64 = 1000;
@@ -25,8 +25,8 @@ const CALLS: u64 = 10;
 ///
 /// # Errors
 /// If Redis does not answer.
-pub(super) async fn finish_growth(ground: &BenchSetup, task_namespace: &TaskNamespace) -> RedisResult<bool> {
-    let (mut connection, begun) = (ground.probe.connection(), Instant::now());
+pub(super) async fn finish_growth(setup: &BenchSetup, task_namespace: &TaskNamespace) -> RedisResult<bool> {
+    let (mut connection, begun) = (setup.probe.connection(), Instant::now());
     for keys in Shard::all(SHARDS).map(|shard| Keys::new(&task_namespace.namespace, shard)) {
         for (key, size, look) in [
             (keys.due(&Lane::default()), "ZCARD", "ZMSCORE"),
@@ -38,7 +38,7 @@ pub(super) async fn finish_growth(ground: &BenchSetup, task_namespace: &TaskName
             // A table has up to twice as many buckets as entries; half of them existed before it began to grow.
             let mut left = if entries == 0 { 0 } else { entries.next_power_of_two().div_ceil(ACCESSES_PER_CALL) };
             while left > 0 {
-                if begun.elapsed() > MOST {
+                if begun.elapsed() > GROWTH_TIMEOUT {
                     return Ok(false);
                 }
                 let calls = left.min(CALLS);

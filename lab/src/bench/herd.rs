@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::fleet::LaneAndDestination;
-use super::ground::BenchSetup;
 use super::limits::Limits;
 use super::moment::Load;
-use super::pair::ScriptTimes;
 use super::report::Report;
+use super::script_times::ScriptTimes;
+use super::setup::BenchSetup;
 use super::tasks::{Batch, ScheduleKind};
 use super::throughput::costs;
 use super::watch::Watch;
@@ -16,59 +16,59 @@ use punctual::clock::Timestamp;
 use punctual::task::Lane;
 
 /// The interval of tasks in the other lane, ...
-const EVERY: Duration = Duration::from_millis(10);
+const PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// ... from this long before the herd (the first second does not count), ...
-const BEFORE: Duration = Duration::from_secs(3);
+const TIME_BEFORE: Duration = Duration::from_secs(3);
 
 /// ... until this long after it.
-const AFTER: Duration = Duration::from_secs(30);
+const TIME_AFTER: Duration = Duration::from_secs(30);
 
 /// Runs the bench.
 ///
 /// # Errors
 /// If an occurrence is not published.
-pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
-    let form = ScheduleKind::of(options.recurring);
-    let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
-    let (destination, beside) = (ground.make("due").await?, ground.make("beside").await?);
-    let (task_namespace, lanes) = (ground.task_namespace().await?, [("default", &*destination), ("other", &*beside)]);
+pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    let schedule_kind = ScheduleKind::of(options.recurring);
+    let limits = Limits::before(setup, schedule_kind, options.tasks, options.payload, tell).await?;
+    let (destination, beside) = (setup.make("due").await?, setup.make("beside").await?);
+    let (task_namespace, lanes) = (setup.task_namespace().await?, [("default", &*destination), ("other", &*beside)]);
     let lanes: &[LaneAndDestination<'_>] = &lanes;
     let load = Load {
         prefix: "h",
         tasks: options.tasks,
-        form,
+        schedule_kind,
         payload: options.payload,
         instances: options.instance_count(),
         destination: &destination,
         lanes,
-        lead: BEFORE,
+        lead: TIME_BEFORE,
         alone: true,
     };
-    let watch = Watch::start(ground.far()?, beside.clone(), ground.probe.clock());
+    let watch = Watch::start(setup.broker_side()?, beside.clone(), setup.probe.clock());
     let put_beside = async |due: Timestamp| {
-        let first = due.minus(BEFORE);
-        let count = (BEFORE + AFTER).as_millis() / EVERY.as_millis();
+        let first = due.minus(TIME_BEFORE);
+        let count = (TIME_BEFORE + TIME_AFTER).as_millis() / PROBE_INTERVAL.as_millis();
         let numbers = 0..u64::try_from(count).unwrap_or(u64::MAX);
-        let due = |number: u64| first.plus(EVERY * u32::try_from(number).unwrap_or(u32::MAX));
+        let due = |number: u64| first.plus(PROBE_INTERVAL * u32::try_from(number).unwrap_or(u32::MAX));
         let lane = "other".parse::<Lane>()?;
-        let form = ScheduleKind::Once;
+        let schedule_kind = ScheduleKind::Once;
         let payload = options.payload;
-        let batch = Batch { prefix: "o", numbers, lane, form, payload, destination: None, due: &due };
+        let batch = Batch { prefix: "o", numbers, lane, schedule_kind, payload, destination: None, due: &due };
         task_namespace.put(&batch, &|_| {}).await
     };
-    let moment = load.ready(ground, &task_namespace, tell, put_beside).await?;
-    let past = moment.pass(ground, &task_namespace, &load, tell).await?;
+    let moment = load.ready(setup, &task_namespace, tell, put_beside).await?;
+    let past = moment.pass(setup, &task_namespace, &load, tell).await?;
     let due = moment.due;
     let last = due.plus(Duration::from_micros(u64::try_from(past.last_us).unwrap_or(0)));
     // Messages that were due together with the last of the herd are still on their way.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let calm = watch.between(due.minus(BEFORE).plus(Duration::from_secs(1)), due)?;
+    let calm = watch.between(due.minus(TIME_BEFORE).plus(Duration::from_secs(1)), due)?;
     let meanwhile = watch.between(due, last)?;
     moment.fleet.end().await?;
-    ground.empty(&task_namespace.namespace).await?;
-    let limits = limits.after(ground, tell).await?;
-    let pair = ScriptTimes::measure(ground, &task_namespace, &Load { prefix: "b", ..load }, tell).await?;
+    setup.empty(&task_namespace.namespace).await?;
+    let limits = limits.after(setup, tell).await?;
+    let pair = ScriptTimes::measure(setup, &task_namespace, &Load { prefix: "b", ..load }, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);

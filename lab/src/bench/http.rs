@@ -20,15 +20,15 @@ use tokio::time::timeout;
 use super::tasks::id;
 
 /// Timeout of an answer, or of the next part of one.
-const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Lines per write.
-const LINES: u64 = 200;
+const LINES_PER_WRITE: u64 = 200;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// One connection.
-pub(super) struct Line {
+pub(super) struct ApiConnection {
     sender: SendRequest<Body>,
     api: SocketAddr,
     /// Drives the connection; dropping it ends it.
@@ -50,17 +50,17 @@ impl Puts {
     }
 
     fn lines(&self, from: u64) -> Bytes {
-        let lines = (from..self.count.min(from + LINES)).map(|number| self.line(number));
+        let lines = (from..self.count.min(from + LINES_PER_WRITE)).map(|number| self.line(number));
         lines.collect::<String>().into()
     }
 }
 
-impl Line {
+impl ApiConnection {
     /// Connects.
     ///
     /// # Errors
     /// If the instance does not listen.
-    pub(super) async fn open(api: SocketAddr) -> anyhow::Result<Line> {
+    pub(super) async fn open(api: SocketAddr) -> anyhow::Result<ApiConnection> {
         let stream = TcpStream::connect(api).await.context("cannot reach the instance")?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
@@ -70,7 +70,7 @@ impl Line {
                 tracing::debug!(%error, "a connection has ended");
             }
         });
-        Ok(Line { sender, api, _driver: driver })
+        Ok(ApiConnection { sender, api, _driver: driver })
     }
 
     /// Puts each task in a request of its own.
@@ -83,7 +83,7 @@ impl Line {
             let body = Full::new(Bytes::from(format!("{{{}}}", puts.body))).boxed_unsync();
             let mut answer = self.ask(Method::PUT, &path, "application/json", body).await?;
             // The connection is free again once the answer is read.
-            while let Some(frame) = timeout(ANSWER, answer.frame()).await? {
+            while let Some(frame) = timeout(ANSWER_TIMEOUT, answer.frame()).await? {
                 frame?;
             }
         }
@@ -96,12 +96,12 @@ impl Line {
     /// If it is not answered.
     pub(super) async fn put_batch(&mut self, puts: Puts) -> anyhow::Result<u64> {
         let parts = stream::unfold((puts, 0), |(puts, from)| async move {
-            (from < puts.count).then(|| (Ok(Frame::data(puts.lines(from))), (puts, from + LINES)))
+            (from < puts.count).then(|| (Ok(Frame::data(puts.lines(from))), (puts, from + LINES_PER_WRITE)))
         });
         let body = StreamBody::new(parts).boxed_unsync();
         let mut answer = self.ask(Method::POST, "/v1/tasks:batch", "application/x-ndjson", body).await?;
         let mut lines = 0;
-        while let Some(frame) = timeout(ANSWER, answer.frame()).await.context("no answer to a batch")? {
+        while let Some(frame) = timeout(ANSWER_TIMEOUT, answer.frame()).await.context("no answer to a batch")? {
             if let Ok(data) = frame?.into_data() {
                 lines += data.iter().filter(|byte| **byte == b'\n').count() as u64;
             }
@@ -122,7 +122,7 @@ impl Line {
             self.sender.ready().await?;
             self.sender.send_request(request).await
         };
-        let Ok(answer) = timeout(ANSWER, asking).await else { bail!("no answer within {ANSWER:?}") };
+        let Ok(answer) = timeout(ANSWER_TIMEOUT, asking).await else { bail!("no answer within {ANSWER_TIMEOUT:?}") };
         let answer = answer.context("cannot ask the instance")?;
         ensure!(answer.status().is_success(), "`{path}` is answered {}", answer.status());
         Ok(answer.into_body())

@@ -5,46 +5,46 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::fleet::Fleet;
-use super::ground::{BenchSetup, extra_lane};
 use super::report::Report;
+use super::setup::{BenchSetup, extra_lane};
 use super::tasks::{Batch, SHARDS, ScheduleKind};
 use super::{Options, Tell};
 use punctual::task::Lane;
 
 /// How long instances may take to become idle.
-const REST: Duration = Duration::from_secs(3);
+const SETTLE_DOWN_TIME: Duration = Duration::from_secs(3);
 
 /// How far ahead all dues are.
-const AHEAD: Duration = Duration::from_secs(86_400);
+const TIME_AHEAD: Duration = Duration::from_secs(86_400);
 
 /// Runs the bench.
 ///
 /// # Errors
 /// If an instance does not serve.
-pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let names: Vec<String> = std::iter::once("default".to_owned()).chain((1..options.lanes).map(extra_lane)).collect();
-    let (task_namespace, due) = (ground.task_namespace().await?, ground.probe.now().plus(AHEAD));
+    let (task_namespace, due) = (setup.task_namespace().await?, setup.probe.now().plus(TIME_AHEAD));
     for (number, lane) in names.iter().enumerate() {
         // Enough for a task in each shard, almost certainly.
         let (prefix, lane) = (format!("e{number}x"), lane.parse::<Lane>()?);
-        let (numbers, form, payload) = (0..32, ScheduleKind::Once, options.payload);
-        let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| due };
+        let (numbers, schedule_kind, payload) = (0..32, ScheduleKind::Once, options.payload);
+        let batch = Batch { prefix: &prefix, numbers, lane, schedule_kind, payload, destination: None, due: &|_| due };
         task_namespace.put(&batch, &|_| {}).await?;
     }
     // It makes calls, too.
     drop(task_namespace);
     let lanes: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
     tell(0.0, "starting instances");
-    let fleet = Fleet::start(ground, options.instance_count(), &lanes).await?;
+    let fleet = Fleet::start(setup, options.instance_count(), &lanes).await?;
     tell(0.0, "coming to rest");
-    sleep(REST).await;
+    sleep(SETTLE_DOWN_TIME).await;
     let begun = Instant::now();
-    let before = (ground.probe.requests().await?, ground.probe.cpu().await?, fleet.cpu());
+    let before = (setup.probe.requests().await?, setup.probe.cpu().await?, fleet.cpu());
     for second in 0..options.seconds {
         tell(second as f64 / options.seconds as f64, "nothing is due");
         sleep(Duration::from_secs(1)).await;
     }
-    let after = (ground.probe.requests().await?, ground.probe.cpu().await?, fleet.cpu());
+    let after = (setup.probe.requests().await?, setup.probe.cpu().await?, fleet.cpu());
     let (seconds, instances) = (begun.elapsed().as_secs_f64(), options.instance_count() as f64);
     fleet.end().await?;
     let spent = |before: Option<Duration>, after: Option<Duration>| {

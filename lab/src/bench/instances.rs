@@ -3,34 +3,34 @@
 use std::time::Duration;
 
 use super::fleet::LaneAndDestination;
-use super::ground::BenchSetup;
 use super::limits::Limits;
 use super::moment::{BurstResult, Load};
 use super::report::Report;
+use super::setup::BenchSetup;
 use super::tasks::ScheduleKind;
 use super::{Options, Tell};
 use punctual::clock::Timestamp;
 
 /// Number of moments per number of instances. A single one is too short to measure its cost.
-const MOMENTS: u64 = 5;
+const BURSTS: u64 = 5;
 
 /// The interval between them.
-const APART: Duration = Duration::from_secs(3);
+const BURST_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Runs the bench.
 ///
 /// # Errors
 /// If an occurrence is not published.
-pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
-    let limits = Limits::before(ground, ScheduleKind::Cron, options.tasks, options.payload, tell).await?;
-    let destination = ground.make("due").await?;
+pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    let limits = Limits::before(setup, ScheduleKind::Cron, options.tasks, options.payload, tell).await?;
+    let destination = setup.make("due").await?;
     let mut costs = Vec::new();
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
     report.option("instances", options.instances.clone());
     for &instances in &options.instances {
-        let all = moments(ground, options, instances, &destination, tell).await?;
+        let all = moments(setup, options, instances, &destination, tell).await?;
         let of = |figure: fn(&BurstResult) -> Option<f64>| mean(all.iter().filter_map(figure));
         let name = |figure: &str| format!("with_{instances}_{figure}");
         let last = all.iter().map(|past| past.seconds() * 1000.0).fold(0.0, f64::max);
@@ -43,7 +43,7 @@ pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) 
         report.figure(name("instance_us"), of(BurstResult::instance_us), "CPU of all instances for an occurrence");
         costs.push(of(BurstResult::redis_us));
     }
-    limits.after(ground, tell).await?.show(&mut report);
+    limits.after(setup, tell).await?.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
     report.ratio("redis_cpu_last_to_first", last, first, "with the most and the fewest instances; budget: at most 1.5");
     Ok(report)
@@ -51,20 +51,20 @@ pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) 
 
 /// Starts instances and measures some moments.
 async fn moments(
-    ground: &BenchSetup,
+    setup: &BenchSetup,
     options: &Options,
     instances: usize,
     destination: &str,
     tell: Tell<'_>,
 ) -> anyhow::Result<Vec<BurstResult>> {
-    let task_namespace = ground.task_namespace().await?;
+    let task_namespace = setup.task_namespace().await?;
     let lanes: [LaneAndDestination<'_>; 1] = [("default", destination)];
     // Ids differ between runs, otherwise brokers would drop the second run as duplicates.
     let prefix = format!("i{instances}x");
     let load = Load {
         prefix: &prefix,
         tasks: options.tasks,
-        form: ScheduleKind::Cron,
+        schedule_kind: ScheduleKind::Cron,
         payload: options.payload,
         instances,
         destination,
@@ -73,21 +73,21 @@ async fn moments(
         alone: true,
     };
     let put_later = async |first: Timestamp| {
-        for number in 1..MOMENTS {
+        for number in 1..BURSTS {
             let prefix = format!("{prefix}{number}m");
-            let due = first.plus(APART * u32::try_from(number).unwrap_or(u32::MAX));
-            task_namespace.put(&load.batch(&prefix, 0..load.tasks, load.form, &|_| due), &|_| {}).await?;
+            let due = first.plus(BURST_INTERVAL * u32::try_from(number).unwrap_or(u32::MAX));
+            task_namespace.put(&load.batch(&prefix, 0..load.tasks, load.schedule_kind, &|_| due), &|_| {}).await?;
         }
         Ok(())
     };
-    let mut moment = load.ready(ground, &task_namespace, tell, put_later).await?;
-    let mut all = vec![moment.pass(ground, &task_namespace, &load, tell).await?];
-    for _ in 1..MOMENTS {
-        moment.move_due(APART, load.tasks);
-        all.push(moment.pass(ground, &task_namespace, &load, tell).await?);
+    let mut moment = load.ready(setup, &task_namespace, tell, put_later).await?;
+    let mut all = vec![moment.pass(setup, &task_namespace, &load, tell).await?];
+    for _ in 1..BURSTS {
+        moment.move_due(BURST_INTERVAL, load.tasks);
+        all.push(moment.pass(setup, &task_namespace, &load, tell).await?);
     }
     moment.fleet.end().await?;
-    ground.empty(&task_namespace.namespace).await?;
+    setup.empty(&task_namespace.namespace).await?;
     Ok(all)
 }
 

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use super::report::Report;
 
 /// The largest value in us: an hour. Anything later counts as this.
-const MOST: u64 = 3_600_000_000;
+const MAX_LATENESS_US: u64 = 3_600_000_000;
 
 /// Lateness in us, to three digits.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Late {
 impl Late {
     /// An empty one.
     pub(super) fn new() -> anyhow::Result<Late> {
-        let histogram = Histogram::new_with_bounds(1, MOST, 3).context("cannot make a histogram")?;
+        let histogram = Histogram::new_with_bounds(1, MAX_LATENESS_US, 3).context("cannot make a histogram")?;
         Ok(Late { histogram, early: 0, least: i64::MAX })
     }
 

@@ -10,11 +10,11 @@ use anyhow::bail;
 
 use super::baseline;
 use super::fleet::{Fleet, LaneAndDestination};
-use super::ground::BenchSetup;
 use super::late::Late;
 use super::limits;
 use super::moment::{self, EVALSHA, each};
 use super::report::Report;
+use super::setup::BenchSetup;
 use super::tasks::{Batch, ScheduleKind, TaskNamespace};
 use super::watch::Watch;
 use super::{Options, Tell, millis};
@@ -22,25 +22,25 @@ use punctual::clock::{Clock, Timestamp};
 use punctual::task::{Lane, Namespace};
 
 /// The length of a turn; a second has several.
-const TURN: Duration = Duration::from_millis(100);
+const TURN_TIME: Duration = Duration::from_millis(100);
 
 /// How long each runs before it is measured, because the first connections and calls are slow.
-const WARM: Duration = Duration::from_millis(500);
+const WARM_UP_TIME: Duration = Duration::from_millis(500);
 
 /// Maximum number of runs, each with new instances and a new baseline loop; each lasts at least a second.
 const MAX_RUNS: u64 = 5;
 
 /// Minimum number of tasks put each second.
-const PUTS: u64 = 20_000;
+const ASSUMED_PUTS_PER_SECOND: u64 = 20_000;
 
 /// Maximum number of attempts to put all and to serve before the first due.
-const TRIES: usize = 4;
+const MAX_TRIES: usize = 4;
 
 /// How long before the first due all tasks must be put, ...
-const MARGIN: Duration = Duration::from_millis(500);
+const MARGIN_TIME: Duration = Duration::from_millis(500);
 
 /// ... and the additional time for each instance to start.
-const START: Duration = Duration::from_millis(1200);
+const START_TIME: Duration = Duration::from_millis(1200);
 
 /// Dues at a steady rate, in turns.
 struct Steady {
@@ -57,8 +57,8 @@ impl Steady {
     /// The turns of the instances and those of the baseline loop.
     fn both(begin: Timestamp, options: &Options) -> [Steady; 2] {
         let (rate, seconds) = (u64::from(options.rate), options.seconds);
-        let lasting = WARM + Duration::from_millis(seconds * 1000 / starts(options));
-        [Duration::ZERO, TURN].map(|later| Steady { begin, later, rate, lasting })
+        let lasting = WARM_UP_TIME + Duration::from_millis(seconds * 1000 / starts(options));
+        [Duration::ZERO, TURN_TIME].map(|later| Steady { begin, later, rate, lasting })
     }
 
     fn count(&self) -> u64 {
@@ -68,13 +68,13 @@ impl Steady {
     fn due(&self, number: u64) -> Timestamp {
         // How long the turns of this side lasted before this due; those of the other side lasted as long.
         let own = number * 1000 / self.rate;
-        let others = own / millis(TURN) * millis(TURN);
+        let others = own / millis(TURN_TIME) * millis(TURN_TIME);
         self.begin.plus(self.later + Duration::from_millis(own + others))
     }
 
     /// The begin of the measured time, ...
     fn from(&self) -> Timestamp {
-        self.begin.plus(2 * WARM)
+        self.begin.plus(2 * WARM_UP_TIME)
     }
 
     /// ... and its end.
@@ -88,7 +88,7 @@ impl Steady {
             prefix: "l",
             numbers: 0..self.count(),
             lane: Lane::default(),
-            form: ScheduleKind::of(options.recurring),
+            schedule_kind: ScheduleKind::of(options.recurring),
             payload: options.payload,
             destination: None,
             due: &due,
@@ -106,16 +106,16 @@ fn starts(options: &Options) -> u64 {
 ///
 /// # Errors
 /// If an occurrence is not published.
-pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let mut report = Report::new(options);
     report.option("rate", options.rate);
     report.option("seconds", options.seconds);
     report.option("payload", options.payload);
     report.option("recurring", options.recurring);
     report.option("instances", options.instance_count());
-    let mut all = measure(ground, options, 0, tell).await?;
+    let mut all = measure(setup, options, 0, tell).await?;
     for number in 1..starts(options) {
-        all.add(&measure(ground, options, number, tell).await?)?;
+        all.add(&measure(setup, options, number, tell).await?)?;
     }
     let Measured { late, floor, scripts, cpu } = all;
     late.show(&mut report, "", "whole path");
@@ -173,14 +173,14 @@ impl Side {
     /// Puts all tasks. `end` is part of the destination's name, so that messages of an attempt that started too late are
     /// ignored.
     async fn open(
-        ground: &BenchSetup,
+        setup: &BenchSetup,
         options: &Options,
         (steady, namespace): (Steady, Namespace),
         end: &str,
     ) -> anyhow::Result<Side> {
-        let destination = ground.make(end).await?;
-        let watch = Watch::start(ground.far()?, destination.clone(), ground.probe.clock());
-        let task_namespace = TaskNamespace::open(&ground.redis_url, namespace).await?;
+        let destination = setup.make(end).await?;
+        let watch = Watch::start(setup.broker_side()?, destination.clone(), setup.probe.clock());
+        let task_namespace = TaskNamespace::open(&setup.redis_url, namespace).await?;
         steady.put(&task_namespace, options).await?;
         Ok(Side { steady, task_namespace, destination, watch })
     }
@@ -191,8 +191,8 @@ impl Side {
     }
 
     /// Removes all tasks; returns the lateness of the measured ones.
-    async fn late(&self, ground: &BenchSetup) -> anyhow::Result<Late> {
-        ground.empty(&self.task_namespace.namespace).await?;
+    async fn late(&self, setup: &BenchSetup) -> anyhow::Result<Late> {
+        setup.empty(&self.task_namespace.namespace).await?;
         self.watch.between(self.steady.from(), self.steady.until())
     }
 }
@@ -203,29 +203,30 @@ impl Side {
 /// # Errors
 /// If that fails each time.
 async fn ready(
-    ground: &BenchSetup,
+    setup: &BenchSetup,
     options: &Options,
     start: u64,
     tell: Tell<'_>,
 ) -> anyhow::Result<(Side, Side, Fleet)> {
-    let (clock, instances) = (ground.probe.clock(), options.instance_count());
+    let (clock, instances) = (setup.probe.clock(), options.instance_count());
     let [own, floor] = Steady::both(clock.now(), options);
-    let served = START * u32::try_from(instances).unwrap_or(u32::MAX);
-    let mut ahead = Duration::from_millis((own.count() + floor.count()) * 1000 / PUTS) + MARGIN + served;
-    for number in 0..TRIES {
+    let served = START_TIME * u32::try_from(instances).unwrap_or(u32::MAX);
+    let mut ahead =
+        Duration::from_millis((own.count() + floor.count()) * 1000 / ASSUMED_PUTS_PER_SECOND) + MARGIN_TIME + served;
+    for number in 0..MAX_TRIES {
         let [own, floor] = Steady::both(clock.now().plus(ahead), options);
         tell(start as f64 / starts(options) as f64, "putting tasks");
         let end = |side: &str| format!("{side}{start}x{number}");
-        let own = Side::open(ground, options, (own, ground.namespace()?), &end("due")).await?;
-        let floor = Side::open(ground, options, (floor, ground.baseline_namespace()?), &end("floor")).await?;
+        let own = Side::open(setup, options, (own, setup.namespace()?), &end("due")).await?;
+        let floor = Side::open(setup, options, (floor, setup.baseline_namespace()?), &end("floor")).await?;
         let lanes: [LaneAndDestination<'_>; 1] = [("default", &own.destination)];
-        let fleet = Fleet::start(ground, instances, &lanes).await?;
+        let fleet = Fleet::start(setup, instances, &lanes).await?;
         if clock.now() < own.steady.begin {
             return Ok((own, floor, fleet));
         }
         fleet.end().await?;
-        ground.empty(&own.task_namespace.namespace).await?;
-        ground.empty(&floor.task_namespace.namespace).await?;
+        setup.empty(&own.task_namespace.namespace).await?;
+        setup.empty(&floor.task_namespace.namespace).await?;
         ahead *= 2;
     }
     bail!("tasks cannot be put fast enough to be due later; try a lower `--rate`")
@@ -233,27 +234,27 @@ async fn ready(
 
 /// Measures the instances, and the baseline loop, which sleeps until the due, claims, publishes and writes back.
 /// Afterwards everything is as before.
-async fn measure(ground: &BenchSetup, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<Measured> {
-    let (own, floor, fleet) = ready(ground, options, start, tell).await?;
-    let (form, out) =
-        (ScheduleKind::of(options.recurring), || limits::out(ground, &floor.destination, options.payload));
+async fn measure(setup: &BenchSetup, options: &Options, start: u64, tell: Tell<'_>) -> anyhow::Result<Measured> {
+    let (own, floor, fleet) = ready(setup, options, start, tell).await?;
+    let (schedule_kind, out) =
+        (ScheduleKind::of(options.recurring), || limits::out(setup, &floor.destination, options.payload));
     let progress = |count: u64| {
         let done = start as f64 + count as f64 / own.steady.count() as f64;
         tell(done / starts(options) as f64, "publishing");
     };
-    let spent = async || anyhow::Ok((ground.probe.spent_in(EVALSHA).await?, fleet.cpu()));
+    let spent = async || anyhow::Ok((setup.probe.spent_in(EVALSHA).await?, fleet.cpu()));
     let publishing = async {
-        ground.probe.clock().sleep_until(own.steady.from()).await;
+        setup.probe.clock().sleep_until(own.steady.from()).await;
         let before = spent().await?;
         own.reach(&progress).await?;
         anyhow::Ok((before, spent().await?))
     };
-    let looping = baseline::on_time(ground, &floor.task_namespace.namespace, form, out);
+    let looping = baseline::on_time(setup, &floor.task_namespace.namespace, schedule_kind, out);
     let ((before, after), ..) = tokio::try_join!(publishing, looping, floor.reach(&|_| {}))?;
     fleet.end().await?;
     Ok(Measured {
-        late: own.late(ground).await?,
-        floor: floor.late(ground).await?,
+        late: own.late(setup).await?,
+        floor: floor.late(setup).await?,
         scripts: moment::spent(before.0, after.0),
         cpu: moment::spent(before.1, after.1),
     })

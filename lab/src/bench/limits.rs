@@ -9,35 +9,35 @@ use secrecy::ExposeSecret;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::baseline::{self, BATCH, SinkWithMessages, UNDER_WAY, publish};
-use super::ground::BenchSetup;
+use super::baseline::{self, BATCH_TASKS, MAX_BATCHES_IN_FLIGHT, SinkWithMessages, publish};
 use super::moment::{accepted, each, spent};
 use super::process::own_cpu;
 use super::report::Report;
+use super::setup::BenchSetup;
 use super::tasks::{self, Batch, ScheduleKind, TaskNamespace, join, join_all};
 use super::{Bench, Options, Tell};
 use punctual::clock::Timestamp;
 use punctual::task::Lane;
 
 /// Maximum number of messages and records; the messages are in memory beforehand.
-const MOST: u64 = 400_000;
+const MAX_MESSAGES: u64 = 400_000;
 
 /// Messages that are sent first, so that connections exist.
 const WARM_MESSAGES: u64 = 10;
 
 /// How long a sink may take to close.
-const CLOSE: Duration = Duration::from_secs(20);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Maximum duration of a broker's warm-up, ...
-const WARM_UP: Duration = Duration::from_secs(10);
+const WARM_UP_TIME: Duration = Duration::from_secs(10);
 
 /// ... and its duration per measured task.
-const WARM_UP_EACH: Duration = Duration::from_micros(100);
+const WARM_UP_TIME_PER_MESSAGE: Duration = Duration::from_micros(100);
 
 /// All limits, measured over the same messages and records, once before and once after the bench, so that a machine
 /// that changes its speed does not distort the ratios.
 pub(super) struct Limits {
-    form: ScheduleKind,
+    schedule_kind: ScheduleKind,
     tasks: u64,
     payload: usize,
     /// The sink without Redis, and the CPU time of its client library.
@@ -60,15 +60,15 @@ impl Limits {
     /// # Errors
     /// If a message is not accepted, or Redis does not answer.
     pub(super) async fn before(
-        ground: &BenchSetup,
-        form: ScheduleKind,
+        setup: &BenchSetup,
+        schedule_kind: ScheduleKind,
         tasks: u64,
         payload: usize,
         tell: Tell<'_>,
     ) -> anyhow::Result<Limits> {
-        let tasks = tasks.min(MOST);
-        let mut limits = Limits { form, tasks, payload, raw: Part::default(), alone: Part::default() };
-        limits.measure(ground, "raw-before", tell).await?;
+        let tasks = tasks.min(MAX_MESSAGES);
+        let mut limits = Limits { schedule_kind, tasks, payload, raw: Part::default(), alone: Part::default() };
+        limits.measure(setup, "raw-before", tell).await?;
         Ok(limits)
     }
 
@@ -76,16 +76,16 @@ impl Limits {
     ///
     /// # Errors
     /// As before.
-    pub(super) async fn after(mut self, ground: &BenchSetup, tell: Tell<'_>) -> anyhow::Result<Limits> {
-        self.measure(ground, "raw-after", tell).await?;
+    pub(super) async fn after(mut self, setup: &BenchSetup, tell: Tell<'_>) -> anyhow::Result<Limits> {
+        self.measure(setup, "raw-after", tell).await?;
         Ok(self)
     }
 
-    async fn measure(&mut self, ground: &BenchSetup, end: &str, tell: Tell<'_>) -> anyhow::Result<()> {
+    async fn measure(&mut self, setup: &BenchSetup, end: &str, tell: Tell<'_>) -> anyhow::Result<()> {
         tell(0.0, "measuring the sink alone");
-        self.raw.add(raw(ground, end, self.tasks, self.payload).await?);
+        self.raw.add(raw(setup, end, self.tasks, self.payload).await?);
         tell(0.0, "measuring Redis alone");
-        self.alone.add(baseline(ground, self.form, self.tasks, self.payload).await?);
+        self.alone.add(baseline(setup, self.schedule_kind, self.tasks, self.payload).await?);
         Ok(())
     }
 
@@ -121,19 +121,19 @@ impl Part {
 }
 
 /// A sink like that of an instance.
-fn sink(ground: &BenchSetup) -> anyhow::Result<Arc<dyn Sink>> {
-    let config = SinkConfig::parse(ground.sink_url.expose_secret())?;
-    Ok(config.with_namespace(ground.baseline_namespace()?.as_str()).build()?)
+fn sink(setup: &BenchSetup) -> anyhow::Result<Arc<dyn Sink>> {
+    let config = SinkConfig::parse(setup.sink_url.expose_secret())?;
+    Ok(config.with_namespace(setup.baseline_namespace()?.as_str()).build()?)
 }
 
 /// A sink with its destination.
 ///
 /// # Errors
 /// If the sink's address cannot be used.
-pub(super) fn out(ground: &BenchSetup, destination: &str, payload: usize) -> anyhow::Result<SinkWithMessages> {
+pub(super) fn out(setup: &BenchSetup, destination: &str, payload: usize) -> anyhow::Result<SinkWithMessages> {
     let (destination, payload) = (destination.to_owned(), tasks::payload(payload));
     let message = move |id: &str, due: i64| message(id, due, &destination, payload.clone());
-    Ok(SinkWithMessages { sink: sink(ground)?, message: Arc::new(message) })
+    Ok(SinkWithMessages { sink: sink(setup)?, message: Arc::new(message) })
 }
 
 /// The message of an occurrence, as an instance builds it.
@@ -156,10 +156,10 @@ fn message(id: &str, due: i64, destination: &str, payload: Bytes) -> Message {
 ///
 /// # Errors
 /// If it cannot be created, or a message is not accepted.
-pub(super) async fn open(ground: &BenchSetup, end: &str, payload: usize) -> anyhow::Result<(String, SinkWithMessages)> {
-    let destination = ground.make(end).await?;
-    let out = out(ground, &destination, payload)?;
-    let due = ground.probe.now().as_millis();
+pub(super) async fn open(setup: &BenchSetup, end: &str, payload: usize) -> anyhow::Result<(String, SinkWithMessages)> {
+    let destination = setup.make(end).await?;
+    let out = out(setup, &destination, payload)?;
+    let due = setup.probe.now().as_millis();
     let warm = (0..WARM_MESSAGES).map(|number| (out.message)(&tasks::id("warm", number), due)).collect();
     publish(&*out.sink, warm).await?;
     Ok((destination, out))
@@ -170,27 +170,27 @@ pub(super) async fn open(ground: &BenchSetup, end: &str, payload: usize) -> anyh
 /// # Errors
 /// If messages are missing.
 pub(super) async fn close(
-    ground: &BenchSetup,
+    setup: &BenchSetup,
     destination: &str,
     out: SinkWithMessages,
     messages: u64,
 ) -> anyhow::Result<()> {
-    accepted(ground, &*ground.far()?, destination, 0, messages + WARM_MESSAGES, &|_| {}).await?;
-    Ok(out.sink.close(CLOSE).await?)
+    accepted(setup, &*setup.broker_side()?, destination, 0, messages + WARM_MESSAGES, &|_| {}).await?;
+    Ok(out.sink.close(CLOSE_TIMEOUT).await?)
 }
 
 /// Measures the sink alone.
-async fn raw(ground: &BenchSetup, end: &str, messages: u64, payload: usize) -> anyhow::Result<Part> {
-    let (destination, out) = open(ground, end, payload).await?;
-    let due = ground.probe.now().as_millis();
+async fn raw(setup: &BenchSetup, end: &str, messages: u64, payload: usize) -> anyhow::Result<Part> {
+    let (destination, out) = open(setup, end, payload).await?;
+    let due = setup.probe.now().as_millis();
     let of = |number| (out.message)(&tasks::id("raw", number), due);
-    let batch = |from: u64| -> Vec<Message> { (from..messages.min(from + BATCH as u64)).map(of).collect() };
+    let batch = |from: u64| -> Vec<Message> { (from..messages.min(from + BATCH_TASKS as u64)).map(of).collect() };
     // Built beforehand, so that only the sink is measured.
-    let batches: Vec<Vec<Message>> = (0..messages).step_by(BATCH).map(batch).collect();
+    let batches: Vec<Vec<Message>> = (0..messages).step_by(BATCH_TASKS).map(batch).collect();
     let (begun, before) = (Instant::now(), own_cpu());
     publish_all(&out.sink, batches.into_iter()).await?;
     let (span, cpu) = (begun.elapsed(), spent(before, own_cpu()));
-    close(ground, &destination, out, messages).await?;
+    close(setup, &destination, out, messages).await?;
     Ok(Part { count: messages, span, cpu })
 }
 
@@ -198,7 +198,7 @@ async fn raw(ground: &BenchSetup, end: &str, messages: u64, payload: usize) -> a
 async fn publish_all(sink: &Arc<dyn Sink>, batches: impl Iterator<Item = Vec<Message>>) -> anyhow::Result<()> {
     let mut under_way = JoinSet::new();
     for batch in batches {
-        while under_way.len() >= UNDER_WAY {
+        while under_way.len() >= MAX_BATCHES_IN_FLIGHT {
             join(&mut under_way).await?;
         }
         let sink = Arc::clone(sink);
@@ -208,10 +208,10 @@ async fn publish_all(sink: &Arc<dyn Sink>, batches: impl Iterator<Item = Vec<Mes
 }
 
 /// Runs the baseline loop over due records without a sink.
-async fn baseline(ground: &BenchSetup, form: ScheduleKind, tasks: u64, payload: usize) -> anyhow::Result<Part> {
-    let task_namespace = records(ground, form, tasks, payload, ground.probe.now()).await?;
-    let floor = baseline::drain(ground, &task_namespace.namespace, form, tasks, None).await;
-    ground.empty(&task_namespace.namespace).await?;
+async fn baseline(setup: &BenchSetup, schedule_kind: ScheduleKind, tasks: u64, payload: usize) -> anyhow::Result<Part> {
+    let task_namespace = records(setup, schedule_kind, tasks, payload, setup.probe.now()).await?;
+    let floor = baseline::drain(setup, &task_namespace.namespace, schedule_kind, tasks, None).await;
+    setup.empty(&task_namespace.namespace).await?;
     Ok(Part { count: tasks, span: floor?.span, cpu: None })
 }
 
@@ -220,15 +220,15 @@ async fn baseline(ground: &BenchSetup, form: ScheduleKind, tasks: u64, payload: 
 /// # Errors
 /// If Redis refuses them.
 pub(super) async fn records(
-    ground: &BenchSetup,
-    form: ScheduleKind,
+    setup: &BenchSetup,
+    schedule_kind: ScheduleKind,
     tasks: u64,
     payload: usize,
     due: Timestamp,
 ) -> anyhow::Result<TaskNamespace> {
-    let task_namespace = TaskNamespace::open(&ground.redis_url, ground.baseline_namespace()?).await?;
+    let task_namespace = TaskNamespace::open(&setup.redis_url, setup.baseline_namespace()?).await?;
     let (numbers, lane) = (0..tasks, Lane::default());
-    let batch = Batch { prefix: "f", numbers, lane, form, payload, destination: None, due: &|_| due };
+    let batch = Batch { prefix: "f", numbers, lane, schedule_kind, payload, destination: None, due: &|_| due };
     task_namespace.put(&batch, &|_| {}).await?;
     Ok(task_namespace)
 }
@@ -238,16 +238,16 @@ pub(super) async fn records(
 ///
 /// # Errors
 /// If a message is not accepted.
-pub(super) async fn warm_up(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<()> {
-    if !ground.warms_up() {
+pub(super) async fn warm_up(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<()> {
+    if !setup.warms_up() {
         return Ok(());
     }
     tell(0.0, "warming up the broker");
-    let by_tasks = WARM_UP_EACH * u32::try_from(options.tasks).unwrap_or(u32::MAX);
+    let by_tasks = WARM_UP_TIME_PER_MESSAGE * u32::try_from(options.tasks).unwrap_or(u32::MAX);
     let span = if options.bench == Bench::Lateness { Duration::from_secs(options.seconds) } else { by_tasks };
-    let until = Instant::now() + span.min(WARM_UP);
-    let (destination, out) = open(ground, "warm", options.payload).await?;
-    let due = ground.probe.now().as_millis();
+    let until = Instant::now() + span.min(WARM_UP_TIME);
+    let (destination, out) = open(setup, "warm", options.payload).await?;
+    let due = setup.probe.now().as_millis();
     let (mut number, mut single) = (0, false);
     let batches = std::iter::from_fn(|| {
         if Instant::now() >= until {
@@ -255,9 +255,9 @@ pub(super) async fn warm_up(ground: &BenchSetup, options: &Options, tell: Tell<'
         }
         let from = number;
         single = !single;
-        number += if single { 1 } else { BATCH as u64 };
+        number += if single { 1 } else { BATCH_TASKS as u64 };
         Some((from..number).map(|number| (out.message)(&tasks::id("more", number), due)).collect())
     });
     publish_all(&out.sink, batches).await?;
-    close(ground, &destination, out, number).await
+    close(setup, &destination, out, number).await
 }

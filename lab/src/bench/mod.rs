@@ -5,12 +5,10 @@
 //! sink alone, Redis alone with the minimum that any claim and settle must do, and that beside instances. A ratio of
 //! two figures of one run is more useful than either, because it hardly depends on the machine.
 
-mod apart;
 mod baseline;
+mod broker_side;
 mod cores;
-mod far;
 mod fleet;
-mod ground;
 mod growth;
 mod herd;
 mod http;
@@ -20,12 +18,14 @@ mod late;
 mod lateness;
 mod limits;
 mod moment;
-mod pair;
+mod own_runtime;
 mod pending;
 mod probe;
 mod process;
 mod put;
 pub mod report;
+mod script_times;
+mod setup;
 mod storm;
 mod tasks;
 mod throughput;
@@ -38,13 +38,13 @@ use secrecy::SecretString;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use self::ground::BenchSetup;
 pub use self::report::Report;
+use self::setup::BenchSetup;
 use crate::servers::Program;
 pub use crate::servers::{Kind, Missing};
 
 /// How long messages may be under way after a bench has failed.
-const LEFT: Duration = Duration::from_millis(300);
+const CLEAN_UP_TIME: Duration = Duration::from_millis(300);
 
 /// Called with the progress, from 0 to 1, and the current step.
 pub type Tell<'a> = &'a (dyn Fn(f64, &str) + Sync);
@@ -166,17 +166,17 @@ fn millis(span: Duration) -> u64 {
 /// not published, so that there are no figures.
 pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) -> anyhow::Result<Report> {
     tell(0.0, "starting servers");
-    let ground = BenchSetup::open(options).await?;
+    let setup = BenchSetup::open(options).await?;
     let measuring = async {
-        limits::warm_up(&ground, options, tell).await?;
+        limits::warm_up(&setup, options, tell).await?;
         match options.bench {
-            Bench::Throughput => throughput::run(&ground, options, tell).await,
-            Bench::Lateness => lateness::run(&ground, options, tell).await,
-            Bench::Herd => herd::run(&ground, options, tell).await,
-            Bench::Instances => instances::run(&ground, options, tell).await,
-            Bench::Pending => pending::run(&ground, options, tell).await,
-            Bench::Put => put::run(&ground, options, tell).await,
-            Bench::Idle => idle::run(&ground, options, tell).await,
+            Bench::Throughput => throughput::run(&setup, options, tell).await,
+            Bench::Lateness => lateness::run(&setup, options, tell).await,
+            Bench::Herd => herd::run(&setup, options, tell).await,
+            Bench::Instances => instances::run(&setup, options, tell).await,
+            Bench::Pending => pending::run(&setup, options, tell).await,
+            Bench::Put => put::run(&setup, options, tell).await,
+            Bench::Idle => idle::run(&setup, options, tell).await,
         }
     };
     let measured = tokio::select! {
@@ -185,10 +185,10 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) ->
     };
     if measured.is_err() {
         // Messages under way arrive before their destinations are removed.
-        sleep(LEFT).await;
+        sleep(CLEAN_UP_TIME).await;
     }
     tell(1.0, "removing what was made");
-    let left = ground.clear().await;
+    let left = setup.clear().await;
     match measured {
         Ok(mut report) => {
             report.notes.extend(left.into_iter().map(|text| format!("left behind: {text}")));

@@ -7,47 +7,47 @@ use anyhow::bail;
 use tokio::time::{Instant, sleep};
 
 use super::Tell;
-use super::far::BrokerSide;
+use super::broker_side::BrokerSide;
 use super::fleet::{Fleet, LaneAndDestination};
-use super::ground::BenchSetup;
+use super::setup::BenchSetup;
 use super::tasks::{Batch, ScheduleKind, TaskNamespace};
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::Lane;
 
 /// Tasks that are due before the moment, so that connections exist.
-const WARM: u64 = 100;
+const WARM_UP_TASKS: u64 = 100;
 
 /// How long before the moment those are due, ...
-const WARM_BEFORE: Duration = Duration::from_millis(700);
+const WARM_UP_LEAD: Duration = Duration::from_millis(700);
 
 /// ... and when the measurement begins.
-const BEFORE: Duration = Duration::from_millis(100);
+const MEASURE_LEAD: Duration = Duration::from_millis(100);
 
 /// How long instances may take to start, together and each.
-const START: Duration = Duration::from_secs(2);
-const START_EACH: Duration = Duration::from_millis(800);
+const START_TIME: Duration = Duration::from_secs(2);
+const START_TIME_PER_INSTANCE: Duration = Duration::from_millis(800);
 
 /// The expected number of puts per second, before it is measured.
-const PUTS: f64 = 40_000.0;
+const ASSUMED_PUTS_PER_SECOND: f64 = 40_000.0;
 
 /// Maximum number of attempts to put all tasks before the moment.
-const TRIES: usize = 4;
+const MAX_TRIES: usize = 4;
 
 /// The command by which instances call their scripts.
 pub(super) const EVALSHA: &str = "evalsha";
 
 /// How long no message may be accepted while some are missing.
-const STILL: Duration = Duration::from_secs(60);
+const MAX_TIME_WITHOUT_PROGRESS: Duration = Duration::from_secs(60);
 
 /// How long after the last acceptance the settle may take.
-const SETTLED: Duration = Duration::from_secs(30);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The tasks of a moment.
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
     pub(super) prefix: &'a str,
     pub(super) tasks: u64,
-    pub(super) form: ScheduleKind,
+    pub(super) schedule_kind: ScheduleKind,
     pub(super) payload: usize,
     pub(super) instances: usize,
     /// The destination of all of them.
@@ -83,7 +83,7 @@ pub(super) struct BurstResult {
 impl Load<'_> {
     /// The expected number of messages in the destination.
     pub(super) fn messages(&self) -> u64 {
-        self.tasks + WARM
+        self.tasks + WARM_UP_TASKS
     }
 
     /// Puts all tasks, due at one future moment, then starts instances. `more` puts other tasks around it.
@@ -92,37 +92,37 @@ impl Load<'_> {
     /// If the moment passes each time before all tasks are put and all instances serve.
     pub(super) async fn ready(
         &self,
-        ground: &BenchSetup,
+        setup: &BenchSetup,
         task_namespace: &TaskNamespace,
         tell: Tell<'_>,
         more: impl AsyncFn(Timestamp) -> anyhow::Result<()>,
     ) -> anyhow::Result<Burst> {
-        let (far, clock, mut rate) = (ground.far()?, ground.probe.clock(), PUTS);
-        let mut start = START + START_EACH * u32::try_from(self.instances).unwrap_or(u32::MAX);
-        for number in 0..TRIES {
+        let (broker_side, clock, mut rate) = (setup.broker_side()?, setup.probe.clock(), ASSUMED_PUTS_PER_SECOND);
+        let mut start = START_TIME + START_TIME_PER_INSTANCE * u32::try_from(self.instances).unwrap_or(u32::MAX);
+        for number in 0..MAX_TRIES {
             let span = Duration::from_secs_f64(self.tasks as f64 / rate);
-            let ahead = clock.now().plus(span + start + WARM_BEFORE.max(self.lead));
+            let ahead = clock.now().plus(span + start + WARM_UP_LEAD.max(self.lead));
             // A whole second, because cron counts in seconds.
             let due = Timestamp::from_millis((ahead.as_millis().div_euclid(1000) + 1) * 1000);
             let begun = Instant::now();
             self.put_all(task_namespace, due, number, tell).await?;
             more(due).await?;
             rate = (self.tasks as f64 / begun.elapsed().as_secs_f64()).min(rate) * 0.8;
-            let held = far.held(self.destination).await?;
+            let held = broker_side.held(self.destination).await?;
             let is_put = clock.now().plus(start / 2 + self.lead) < due;
             if is_put || !self.alone {
-                let fleet = Fleet::start(ground, self.instances, self.lanes).await?;
-                if is_put && clock.now().plus((2 * BEFORE).max(self.lead)) < due {
+                let fleet = Fleet::start(setup, self.instances, self.lanes).await?;
+                if is_put && clock.now().plus((2 * MEASURE_LEAD).max(self.lead)) < due {
                     return Ok(Burst { due, fleet, held });
                 }
                 // They started too late; ignore what they publish now.
                 start *= 2;
-                accepted(ground, &*far, self.destination, held, self.messages(), &|_| {}).await?;
-                settled(ground, task_namespace, due).await?;
+                accepted(setup, &*broker_side, self.destination, held, self.messages(), &|_| {}).await?;
+                settled(setup, task_namespace, due).await?;
                 fleet.end().await?;
             }
             if self.alone {
-                ground.empty(&task_namespace.namespace).await?;
+                setup.empty(&task_namespace.namespace).await?;
             }
         }
         bail!("tasks cannot be put fast enough to be due at one moment; try fewer `--tasks`")
@@ -139,11 +139,11 @@ impl Load<'_> {
         let prefix = format!("{}{number}", self.prefix);
         let warm = format!("w{prefix}");
         task_namespace
-            .put(&self.batch(&warm, 0..WARM, ScheduleKind::Once, &|_| due.minus(WARM_BEFORE)), &|_| {})
+            .put(&self.batch(&warm, 0..WARM_UP_TASKS, ScheduleKind::Once, &|_| due.minus(WARM_UP_LEAD)), &|_| {})
             .await?;
         let tasks = self.tasks;
         let progress = |put: u64| tell(put as f64 / tasks as f64, "putting tasks");
-        task_namespace.put(&self.batch(&prefix, 0..tasks, self.form, &|_| due), &progress).await
+        task_namespace.put(&self.batch(&prefix, 0..tasks, self.schedule_kind, &|_| due), &progress).await
     }
 
     /// Some of the tasks with other dues.
@@ -151,11 +151,11 @@ impl Load<'_> {
         &self,
         prefix: &'b str,
         numbers: Range<u64>,
-        form: ScheduleKind,
+        schedule_kind: ScheduleKind,
         due: &'b (dyn Fn(u64) -> Timestamp + Sync),
     ) -> Batch<'b> {
         let (lane, payload) = (Lane::default(), self.payload);
-        Batch { prefix, numbers, lane, form, payload, destination: None, due }
+        Batch { prefix, numbers, lane, schedule_kind, payload, destination: None, due }
     }
 }
 
@@ -172,26 +172,26 @@ impl Burst {
     /// If no more are accepted or settled.
     pub(super) async fn pass(
         &self,
-        ground: &BenchSetup,
+        setup: &BenchSetup,
         task_namespace: &TaskNamespace,
         load: &Load<'_>,
         tell: Tell<'_>,
     ) -> anyhow::Result<BurstResult> {
         tell(0.0, "waiting for the moment");
-        let clock = ground.probe.clock();
-        clock.sleep_until(self.due.minus(BEFORE)).await;
-        let (redis_before, instance_before) = (ground.probe.cpu().await?, self.fleet.cpu());
-        let scripts_before = ground.probe.spent_in(EVALSHA).await?;
+        let clock = setup.probe.clock();
+        clock.sleep_until(self.due.minus(MEASURE_LEAD)).await;
+        let (redis_before, instance_before) = (setup.probe.cpu().await?, self.fleet.cpu());
+        let scripts_before = setup.probe.spent_in(EVALSHA).await?;
         clock.sleep_until(self.due).await;
-        let far = ground.far()?;
+        let broker_side = setup.broker_side()?;
         let progress = |count: u64| tell(count as f64 / load.messages() as f64, "publishing");
-        let last = accepted(ground, &*far, load.destination, self.held, load.messages(), &progress).await?;
-        settled(ground, task_namespace, self.due).await?;
+        let last = accepted(setup, &*broker_side, load.destination, self.held, load.messages(), &progress).await?;
+        settled(setup, task_namespace, self.due).await?;
         Ok(BurstResult {
             last_us: last - self.due.as_millis() * 1000,
-            redis_cpu: spent(redis_before, ground.probe.cpu().await?),
+            redis_cpu: spent(redis_before, setup.probe.cpu().await?),
             instance_cpu: spent(instance_before, self.fleet.cpu()),
-            scripts: spent(scripts_before, ground.probe.spent_in(EVALSHA).await?),
+            scripts: spent(scripts_before, setup.probe.spent_in(EVALSHA).await?),
             tasks: load.tasks,
         })
     }
@@ -202,8 +202,8 @@ impl Burst {
 /// # Errors
 /// If none arrives for a minute.
 pub(super) async fn accepted(
-    ground: &BenchSetup,
-    far: &dyn BrokerSide,
+    setup: &BenchSetup,
+    broker_side: &dyn BrokerSide,
     destination: &str,
     held: u64,
     count: u64,
@@ -211,18 +211,18 @@ pub(super) async fn accepted(
 ) -> anyhow::Result<i64> {
     let (mut before, mut moved) = (0, Instant::now());
     loop {
-        let asked = ground.probe.now_us();
-        let now = far.held(destination).await?.saturating_sub(held);
+        let asked = setup.probe.now_us();
+        let now = broker_side.held(destination).await?.saturating_sub(held);
         tell(now);
         if now >= count {
             // They arrived before the question, or while it was answered.
-            return Ok(i64::midpoint(asked, ground.probe.now_us()));
+            return Ok(i64::midpoint(asked, setup.probe.now_us()));
         }
         if now > before {
             (before, moved) = (now, Instant::now());
         }
-        if moved.elapsed() > STILL {
-            bail!("{now} of {count} messages were accepted, then none for {STILL:?}");
+        if moved.elapsed() > MAX_TIME_WITHOUT_PROGRESS {
+            bail!("{now} of {count} messages were accepted, then none for {MAX_TIME_WITHOUT_PROGRESS:?}");
         }
         sleep(Duration::from_millis(5)).await;
     }
@@ -232,15 +232,15 @@ pub(super) async fn accepted(
 ///
 /// # Errors
 /// If some remain.
-pub(super) async fn settled(ground: &BenchSetup, task_namespace: &TaskNamespace, due: Timestamp) -> anyhow::Result<()> {
+pub(super) async fn settled(setup: &BenchSetup, task_namespace: &TaskNamespace, due: Timestamp) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
-        let left = ground.left(&task_namespace.namespace, due).await?;
+        let left = setup.left(&task_namespace.namespace, due).await?;
         if left == 0 {
             return Ok(());
         }
-        if begun.elapsed() > SETTLED {
-            bail!("{left} occurrences are accepted, but not settled within {SETTLED:?}");
+        if begun.elapsed() > SETTLE_TIMEOUT {
+            bail!("{left} occurrences are accepted, but not settled within {SETTLE_TIMEOUT:?}");
         }
         sleep(Duration::from_millis(10)).await;
     }

@@ -6,13 +6,13 @@ use anyhow::Context;
 use tokio::time::Instant;
 
 use super::fleet::LaneAndDestination;
-use super::ground::BenchSetup;
 use super::growth::finish_growth;
 use super::late::Late;
 use super::limits::Limits;
 use super::moment::{BurstResult, Load};
-use super::pair::{self, ScriptTimes};
 use super::report::Report;
+use super::script_times::{self, ScriptTimes};
+use super::setup::BenchSetup;
 use super::tasks::{Batch, SHARDS, ScheduleKind, TaskNamespace};
 use super::{Missing, Options, Tell, millis, process, storm};
 use punctual::clock::Timestamp;
@@ -23,14 +23,14 @@ use punctual::timeline::{
 };
 
 /// How far ahead the waiting tasks are due, and their interval.
-const AHEAD: Duration = Duration::from_secs(30 * 86_400);
-const APART: Duration = Duration::from_millis(1);
+const TIME_AHEAD: Duration = Duration::from_secs(30 * 86_400);
+const DUE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Tasks that are claimed to measure the time of a claim.
-const CLAIMED: u64 = 20_000;
+const MAX_TASKS_TO_CLAIM: u64 = 20_000;
 
 /// How long such a claim may take.
-const CALL: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The default lease of an instance.
 const LEASE: Duration = Duration::from_secs(15);
@@ -42,35 +42,35 @@ const INDEX_BYTES_PER_TASK: u64 = 300;
 ///
 /// # Errors
 /// [`Missing`] if there is not enough memory; otherwise if an occurrence is not published.
-pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     look_for_room(options)?;
-    let form = ScheduleKind::of(options.recurring);
-    let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
-    let (destination, task_namespace) = (ground.make("due").await?, ground.task_namespace().await?);
+    let schedule_kind = ScheduleKind::of(options.recurring);
+    let limits = Limits::before(setup, schedule_kind, options.tasks, options.payload, tell).await?;
+    let (destination, task_namespace) = (setup.make("due").await?, setup.task_namespace().await?);
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
     report.option("recurring", options.recurring);
     report.option("pending", options.pending.clone());
-    let empty = ground.probe.memory().await?;
+    let empty = setup.probe.memory().await?;
     let (mut before, mut costs, mut record, mut finished) = (0, Vec::new(), 0, true);
     for &pending in &options.pending {
-        let first = ground.probe.now().plus(AHEAD);
-        let due = |number: u64| first.plus(Duration::from_millis(number * millis(APART)));
+        let first = setup.probe.now().plus(TIME_AHEAD);
+        let due = |number: u64| first.plus(Duration::from_millis(number * millis(DUE_INTERVAL)));
         let lane = Lane::default();
-        let (numbers, payload, form) = (before..pending, options.payload, ScheduleKind::Once);
-        let batch = Batch { prefix: "p", numbers, lane, form, payload, destination: None, due: &due };
+        let (numbers, payload, schedule_kind) = (before..pending, options.payload, ScheduleKind::Once);
+        let batch = Batch { prefix: "p", numbers, lane, schedule_kind, payload, destination: None, due: &due };
         record = batch.record(first, first).len();
         task_namespace.put(&batch, &|put| tell(put as f64 / pending as f64, "putting what is not due")).await?;
         before = pending;
         let name = |figure: &str| format!("pending_{pending}_{figure}");
         // Recurring tasks of earlier rounds still wait: those measured alone, and those measured beside the baseline loop.
-        let left_by_round = options.tasks + options.tasks.min(pair::MOST);
+        let left_by_round = options.tasks + options.tasks.min(script_times::MAX_TASKS);
         let waiting = pending + if options.recurring { left_by_round * costs.len() as u64 } else { 0 };
-        let bytes = async || anyhow::Ok((ground.probe.memory().await? - empty) / waiting as f64);
+        let bytes = async || anyhow::Ok((setup.probe.memory().await? - empty) / waiting as f64);
         let growing = bytes().await?;
         tell(0.0, "letting Redis finish growing its tables");
-        finished &= finish_growth(ground, &task_namespace).await?;
+        finished &= finish_growth(setup, &task_namespace).await?;
         let bytes = bytes().await?;
         report.figure(
             name("bytes_growing"),
@@ -87,10 +87,10 @@ pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) 
             bytes - record as f64,
             "of Redis' memory for each waiting task, without its record; budget: at most 220",
         );
-        let late = claims(ground, &task_namespace, options, pending, tell).await?;
+        let late = claims(setup, &task_namespace, options, pending, tell).await?;
         report.figure(name("claim_p50_ms"), late.ms(0.5), "a claim of up to 1000 among many due ones");
         report.figure(name("claim_max_ms"), late.most_ms(), "");
-        let (past, pair) = costs_beside(ground, &task_namespace, options, (pending, &destination), tell).await?;
+        let (past, pair) = costs_beside(setup, &task_namespace, options, (pending, &destination), tell).await?;
         report.figure(name("tasks_per_second"), past.per_second(), "");
         report.figure(name("redis_us"), past.redis_us(), "CPU of Redis for an occurrence");
         pair.figures(&mut report, &name(""));
@@ -98,8 +98,8 @@ pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) 
     }
     report.notes.push(growth(finished).to_owned());
     report.figure("record_bytes", record as f64, "bytes of one record in Redis");
-    storm::run(ground, &task_namespace, options, &destination, &mut report, tell).await?;
-    limits.after(ground, tell).await?.show(&mut report);
+    storm::run(setup, &task_namespace, options, &destination, &mut report, tell).await?;
+    limits.after(setup, tell).await?.show(&mut report);
     let (first, last) = (costs.first().copied().flatten(), costs.last().copied().flatten());
     report.ratio(
         "scripts_to_floor_last_to_first",
@@ -136,7 +136,7 @@ fn look_for_room(options: &Options) -> Result<(), Missing> {
 
 /// The cost of due tasks while others wait: alone, and beside the baseline loop, which has no waiting tasks.
 async fn costs_beside(
-    ground: &BenchSetup,
+    setup: &BenchSetup,
     task_namespace: &TaskNamespace,
     options: &Options,
     (pending, destination): (u64, &str),
@@ -147,7 +147,7 @@ async fn costs_beside(
     let load = Load {
         prefix: &alone,
         tasks: options.tasks,
-        form: ScheduleKind::of(options.recurring),
+        schedule_kind: ScheduleKind::of(options.recurring),
         payload: options.payload,
         instances: 1,
         destination,
@@ -155,32 +155,32 @@ async fn costs_beside(
         lead: Duration::ZERO,
         alone: false,
     };
-    let moment = load.ready(ground, task_namespace, tell, async |_| Ok(())).await?;
-    let past = moment.pass(ground, task_namespace, &load, tell).await?;
+    let moment = load.ready(setup, task_namespace, tell, async |_| Ok(())).await?;
+    let past = moment.pass(setup, task_namespace, &load, tell).await?;
     moment.fleet.end().await?;
-    let pair = ScriptTimes::measure(ground, task_namespace, &Load { prefix: &beside, ..load }, tell).await?;
+    let pair = ScriptTimes::measure(setup, task_namespace, &Load { prefix: &beside, ..load }, tell).await?;
     Ok((past, pair))
 }
 
 /// How long claims take, in ms, with many due tasks and no instance.
 async fn claims(
-    ground: &BenchSetup,
+    setup: &BenchSetup,
     task_namespace: &TaskNamespace,
     options: &Options,
     pending: u64,
     tell: Tell<'_>,
 ) -> anyhow::Result<Late> {
     tell(0.0, "claiming");
-    let (now, prefix) = (ground.probe.now(), format!("d{pending}x"));
-    let (numbers, lane) = (0..options.tasks.min(CLAIMED), Lane::default());
-    let (form, payload) = (ScheduleKind::Once, options.payload);
-    let batch = Batch { prefix: &prefix, numbers, lane, form, payload, destination: None, due: &|_| now };
+    let (now, prefix) = (setup.probe.now(), format!("d{pending}x"));
+    let (numbers, lane) = (0..options.tasks.min(MAX_TASKS_TO_CLAIM), Lane::default());
+    let (schedule_kind, payload) = (ScheduleKind::Once, options.payload);
+    let batch = Batch { prefix: &prefix, numbers, lane, schedule_kind, payload, destination: None, due: &|_| now };
     task_namespace.put(&batch, &|_| {}).await?;
     let mut late = Late::new()?;
     for shard in Shard::all(SHARDS) {
         for number in 0.. {
             let token = Token(format!("bench{pending}.{shard}{number:06}"));
-            match claim(task_namespace, shard, token, ground.probe.now()).await? {
+            match claim(task_namespace, shard, token, setup.probe.now()).await? {
                 Some(took) => late.add(i64::try_from(took.as_micros()).unwrap_or(i64::MAX)),
                 None => break,
             }
@@ -202,7 +202,7 @@ async fn claim(
         max: MAX_BATCH,
         max_bytes: MAX_CLAIM_BYTES,
         lease: LEASE,
-        not_after: now.plus(CALL),
+        not_after: now.plus(CALL_TIMEOUT),
         newest_first: false,
         after: None,
     };

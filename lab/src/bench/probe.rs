@@ -13,13 +13,13 @@ use tokio::time::{Instant, sleep};
 use punctual::clock::{RedisClock, Timestamp};
 
 /// How long Redis may take to be reachable, ...
-const CONNECT: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// ... and to reply, because an overloaded machine is slow.
-const ANSWER: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often it is asked for the time, because clocks are slewed.
-const TIME: Duration = Duration::from_millis(500);
+const CLOCK_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Commands that only clients send. Redis also counts the commands inside scripts, which do not matter here.
 const REQUESTS: [&str; 6] = ["evalsha", "eval", "ping", "wait", "waitaof", "subscribe"];
@@ -47,7 +47,7 @@ impl Probe {
         let (mut time_connection, kept_clock) = (connection.clone(), Arc::clone(&clock));
         keeper.spawn(async move {
             loop {
-                sleep(TIME).await;
+                sleep(CLOCK_POLL_INTERVAL).await;
                 if let Err(error) = observe(&mut time_connection, &kept_clock).await {
                     tracing::debug!(%error, "Redis does not tell the time");
                 }
@@ -99,7 +99,7 @@ impl Probe {
         loop {
             let text: String = redis::cmd("INFO").arg("memory").query_async(&mut self.connection()).await?;
             let bytes = |name: &str| field(&text, name).unwrap_or_default();
-            if bytes("lazyfree_pending_objects") == 0.0 || begun.elapsed() > ANSWER {
+            if bytes("lazyfree_pending_objects") == 0.0 || begun.elapsed() > ANSWER_TIMEOUT {
                 return Ok(bytes("used_memory") - bytes("mem_clients_normal"));
             }
             sleep(Duration::from_millis(20)).await;
@@ -176,7 +176,9 @@ impl Probe {
 
 /// A connection with long timeouts.
 pub(super) async fn connect(url: &SecretString) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(Some(ANSWER));
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(Some(ANSWER_TIMEOUT));
     redis::Client::open(url.expose_secret())?.get_multiplexed_async_connection_with_config(&config).await
 }
 

@@ -8,26 +8,26 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::fleet::Fleet;
-use super::ground::BenchSetup;
-use super::http::{Line, Puts};
+use super::http::{ApiConnection, Puts};
 use super::moment::each;
 use super::report::Report;
+use super::setup::BenchSetup;
 use super::tasks::{self, Batch, SHARDS, ScheduleKind};
 use super::{Options, Tell};
 use punctual::task::{Lane, Shard};
 use punctual::timeline::keys::Keys;
 
 /// Number of connections, if several.
-const MANY: u64 = 16;
+const MANY_CONNECTIONS: u64 = 16;
 
 /// How far ahead all dues are.
-const AHEAD: Duration = Duration::from_secs(30 * 86_400);
+const TIME_AHEAD: Duration = Duration::from_secs(30 * 86_400);
 
 /// Maximum number of single requests.
-const SINGLE: u64 = 20_000;
+const MAX_SINGLE_PUTS: u64 = 20_000;
 
 /// How often memory is read.
-const LOOK: Duration = Duration::from_millis(50);
+const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 const MIB: f64 = 1_048_576.0;
 
@@ -35,27 +35,27 @@ const MIB: f64 = 1_048_576.0;
 ///
 /// # Errors
 /// If a task is not accepted.
-pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);
     tell(0.0, "putting into the timeline alone");
-    let floor = alone(ground, options).await?;
-    let fleet = Fleet::start(ground, 1, &[("default", "")]).await?;
+    let floor = alone(setup, options).await?;
+    let fleet = Fleet::start(setup, 1, &[("default", "")]).await?;
     let api = *fleet.apis().first().context("no instance runs")?;
-    let singles = options.tasks.min(SINGLE);
+    let singles = options.tasks.min(MAX_SINGLE_PUTS);
     let mut batch = None;
     for (share, name, connections, count, in_batch) in [
         (0.1, "put_1", 1, singles / 4 + 1, false),
-        (0.2, "put_16", MANY, singles.max(MANY), false),
+        (0.2, "put_16", MANY_CONNECTIONS, singles.max(MANY_CONNECTIONS), false),
         (0.4, "batch_1", 1, options.tasks, true),
-        (0.7, "batch_16", MANY, options.tasks.max(MANY), true),
+        (0.7, "batch_16", MANY_CONNECTIONS, options.tasks.max(MANY_CONNECTIONS), true),
     ] {
         let text = format!("{} by {connections}", if in_batch { "a batch" } else { "one by one," });
         tell(share, &text);
         let before = (fleet.resident(), fleet.cpu());
         let load = Load { name, connections, each: count / connections, in_batch, payload: options.payload };
-        let (seconds, most) = memory_of(&fleet, load.put(ground, api)).await?;
+        let (seconds, most) = memory_of(&fleet, load.put(setup, api)).await?;
         let put = load.each * connections;
         let rate = put as f64 / seconds;
         report.figure(format!("{name}_per_second"), rate, format!("tasks, {text} connection(s)"));
@@ -88,8 +88,8 @@ struct Load<'a> {
 
 impl Load<'_> {
     /// Puts all; returns the duration in seconds. Checks that they are stored, then removes them.
-    async fn put(&self, ground: &BenchSetup, api: SocketAddr) -> anyhow::Result<f64> {
-        let due = ground.probe.now().plus(AHEAD);
+    async fn put(&self, setup: &BenchSetup, api: SocketAddr) -> anyhow::Result<f64> {
+        let due = setup.probe.now().plus(TIME_AHEAD);
         let payload = tasks::payload(self.payload);
         let body = format!(
             "\"schedule\":{{\"at\":\"{due}\"}},\"message\":{{\"payload\":{}}}",
@@ -97,7 +97,7 @@ impl Load<'_> {
         );
         let mut lines = Vec::new();
         for _ in 0..self.connections {
-            lines.push(Line::open(api).await?);
+            lines.push(ApiConnection::open(api).await?);
         }
         let (begun, mut putting) = (Instant::now(), JoinSet::new());
         for (number, mut line) in lines.into_iter().enumerate() {
@@ -118,18 +118,18 @@ impl Load<'_> {
             put??;
         }
         let seconds = begun.elapsed().as_secs_f64();
-        let (stands, put) = (count(ground).await?, self.each * self.connections);
+        let (stands, put) = (count(setup).await?, self.each * self.connections);
         ensure!(stands == put, "{}: {stands} of {put} tasks stand in the timeline", self.name);
-        ground.empty(&ground.namespace()?).await?;
+        setup.empty(&setup.namespace()?).await?;
         Ok(seconds)
     }
 }
 
 /// Number of tasks in the timeline.
-async fn count(ground: &BenchSetup) -> anyhow::Result<u64> {
-    let namespace = ground.namespace()?;
+async fn count(setup: &BenchSetup) -> anyhow::Result<u64> {
+    let namespace = setup.namespace()?;
     let keys: Vec<String> = Shard::all(SHARDS).map(|shard| Keys::new(&namespace, shard).tasks()).collect();
-    Ok(ground.probe.fields(&keys).await?)
+    Ok(setup.probe.fields(&keys).await?)
 }
 
 /// Runs a future and returns the maximum memory of the instances meanwhile.
@@ -142,22 +142,22 @@ async fn memory_of<T>(
     loop {
         tokio::select! {
             done = doing.as_mut() => return Ok((done?, most)),
-            () = sleep(LOOK) => most = most.max(fleet.resident()),
+            () = sleep(MEMORY_POLL_INTERVAL) => most = most.max(fleet.resident()),
         }
     }
 }
 
 /// Tasks per second that are put directly into the timeline.
-async fn alone(ground: &BenchSetup, options: &Options) -> anyhow::Result<f64> {
-    let (task_namespace, due) = (ground.task_namespace().await?, ground.probe.now().plus(AHEAD));
+async fn alone(setup: &BenchSetup, options: &Options) -> anyhow::Result<f64> {
+    let (task_namespace, due) = (setup.task_namespace().await?, setup.probe.now().plus(TIME_AHEAD));
     let (numbers, lane) = (0..options.tasks, Lane::default());
-    let (form, payload) = (ScheduleKind::Once, options.payload);
+    let (schedule_kind, payload) = (ScheduleKind::Once, options.payload);
     // Each is encoded separately, as in an instance.
     let dues = |number: u64| due.plus(Duration::from_millis(number % 1000));
-    let batch = Batch { prefix: "a", numbers, lane, form, payload, destination: None, due: &dues };
+    let batch = Batch { prefix: "a", numbers, lane, schedule_kind, payload, destination: None, due: &dues };
     let begun = Instant::now();
     task_namespace.put(&batch, &|_| {}).await?;
     let seconds = begun.elapsed().as_secs_f64();
-    ground.empty(&task_namespace.namespace).await?;
+    setup.empty(&task_namespace.namespace).await?;
     Ok(options.tasks as f64 / seconds)
 }

@@ -18,13 +18,13 @@ use punctual::timeline::{Link, MAX_PUT_BYTES, MAX_PUTS, Put, PutMode, PutResult,
 pub(super) const SHARDS: u16 = 4;
 
 /// How long Redis may take to be reachable.
-const REACH: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Timeout of a call.
-const CALL: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Calls under way at once.
-const UNDER_WAY: usize = 8;
+const MAX_CALLS_IN_FLIGHT: usize = 8;
 
 /// The interval of recurring tasks, longer than any bench.
 pub(super) const GAP: Duration = Duration::from_secs(86_400);
@@ -47,7 +47,7 @@ pub(super) struct Batch<'a> {
     /// Their numbers.
     pub(super) numbers: Range<u64>,
     pub(super) lane: Lane,
-    pub(super) form: ScheduleKind,
+    pub(super) schedule_kind: ScheduleKind,
     pub(super) payload: usize,
     /// `None` for that of the lane.
     pub(super) destination: Option<String>,
@@ -77,7 +77,7 @@ impl ScheduleKind {
 impl Batch<'_> {
     /// The encoded record of the tasks with this due.
     pub(super) fn record(&self, due: Timestamp, now: Timestamp) -> Bytes {
-        let schedule = Schedule { when: self.form.when(due), end: None, limit: None, spread: None };
+        let schedule = Schedule { when: self.schedule_kind.when(due), end: None, limit: None, spread: None };
         let payload = Payload::Json(payload(self.payload));
         let message = Message { destination: self.destination.clone(), payload, ..Message::default() };
         let task = Task { schedule, message, retry: None, catch_up: None };
@@ -109,16 +109,16 @@ impl TaskNamespace {
     pub(super) async fn open(url: &SecretString, namespace: Namespace) -> anyhow::Result<TaskNamespace> {
         let config = RedisConfig::new(url.expose_secret(), namespace.clone(), SHARDS);
         // An overloaded machine is slow.
-        let timeline = RedisTimeline::connect(RedisConfig { response_timeout: CALL, ..config })?;
+        let timeline = RedisTimeline::connect(RedisConfig { response_timeout: CALL_TIMEOUT, ..config })?;
         let mut link = timeline.link();
-        let up = tokio::time::timeout(REACH, async {
+        let up = tokio::time::timeout(CONNECT_TIMEOUT, async {
             timeline.check_layout().await?;
             link.wait_for(|link| matches!(link, Link::Up(_))).await.context("the timeline is closed")?;
             anyhow::Ok(())
         });
         match up.await {
             Ok(up) => up?,
-            Err(_) => bail!("the Redis of the timeline does not answer within {REACH:?}"),
+            Err(_) => bail!("the Redis of the timeline does not answer within {CONNECT_TIMEOUT:?}"),
         }
         Ok(TaskNamespace { timeline, namespace })
     }
@@ -153,7 +153,7 @@ impl TaskNamespace {
                 continue;
             }
             let puts = std::mem::take(full);
-            while calls.len() >= UNDER_WAY {
+            while calls.len() >= MAX_CALLS_IN_FLIGHT {
                 join(&mut calls).await?;
             }
             calls.spawn(call(Arc::clone(&self.timeline), shard, puts));
@@ -189,7 +189,7 @@ pub(super) async fn join_all(mut calls: JoinSet<anyhow::Result<()>>) -> anyhow::
 }
 
 async fn call(timeline: Arc<RedisTimeline>, shard: Shard, puts: Vec<Put>) -> anyhow::Result<()> {
-    let not_after = timeline.clock().now().plus(CALL);
+    let not_after = timeline.clock().now().plus(CALL_TIMEOUT);
     let answers = timeline.put(shard, PutMode::Put, puts, not_after).await.context("cannot put tasks")?;
     let other = answers.iter().find(|answer| answer.result != PutResult::Created);
     ensure!(other.is_none(), "a new task was not created: {other:?}");

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::fleet::LaneAndDestination;
-use super::ground::BenchSetup;
 use super::limits::Limits;
 use super::moment::{BurstResult, Load};
-use super::pair::ScriptTimes;
 use super::report::Report;
+use super::script_times::ScriptTimes;
+use super::setup::BenchSetup;
 use super::tasks::ScheduleKind;
 use super::{Options, Tell};
 
@@ -15,15 +15,15 @@ use super::{Options, Tell};
 ///
 /// # Errors
 /// If an occurrence is not published.
-pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
-    let form = ScheduleKind::of(options.recurring);
-    let limits = Limits::before(ground, form, options.tasks, options.payload, tell).await?;
-    let (destination, task_namespace) = (ground.make("due").await?, ground.task_namespace().await?);
+pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
+    let schedule_kind = ScheduleKind::of(options.recurring);
+    let limits = Limits::before(setup, schedule_kind, options.tasks, options.payload, tell).await?;
+    let (destination, task_namespace) = (setup.make("due").await?, setup.task_namespace().await?);
     let lanes: [LaneAndDestination<'_>; 1] = [("default", &destination)];
     let load = Load {
         prefix: "t",
         tasks: options.tasks,
-        form,
+        schedule_kind,
         payload: options.payload,
         instances: options.instance_count(),
         destination: &destination,
@@ -31,12 +31,12 @@ pub(super) async fn run(ground: &BenchSetup, options: &Options, tell: Tell<'_>) 
         lead: Duration::ZERO,
         alone: true,
     };
-    let moment = load.ready(ground, &task_namespace, tell, async |_| Ok(())).await?;
-    let past = moment.pass(ground, &task_namespace, &load, tell).await?;
+    let moment = load.ready(setup, &task_namespace, tell, async |_| Ok(())).await?;
+    let past = moment.pass(setup, &task_namespace, &load, tell).await?;
     moment.fleet.end().await?;
-    ground.empty(&task_namespace.namespace).await?;
-    let limits = limits.after(ground, tell).await?;
-    let pair = ScriptTimes::measure(ground, &task_namespace, &Load { prefix: "b", ..load }, tell).await?;
+    setup.empty(&task_namespace.namespace).await?;
+    let limits = limits.after(setup, tell).await?;
+    let pair = ScriptTimes::measure(setup, &task_namespace, &Load { prefix: "b", ..load }, tell).await?;
     let mut report = Report::new(options);
     report.option("tasks", options.tasks);
     report.option("payload", options.payload);

@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::far::BrokerSide;
+use super::broker_side::BrokerSide;
 use super::late::Late;
 use punctual::clock::{RedisClock, Timestamp};
 
 /// How long no message may arrive while some are missing.
-const STILL: Duration = Duration::from_secs(60);
+const MAX_TIME_WITHOUT_PROGRESS: Duration = Duration::from_secs(60);
 
 /// Reads a destination until this is dropped.
 pub(super) struct Watch {
@@ -33,7 +33,7 @@ struct Seen {
 
 impl Watch {
     /// Starts to read.
-    pub(super) fn start(far: Arc<dyn BrokerSide>, destination: String, clock: Arc<RedisClock>) -> Watch {
+    pub(super) fn start(broker_side: Arc<dyn BrokerSide>, destination: String, clock: Arc<RedisClock>) -> Watch {
         let seen = Arc::<Mutex<Seen>>::default();
         let (into, asked) = (Arc::clone(&seen), Arc::clone(&clock));
         let mut reading = JoinSet::new();
@@ -46,7 +46,7 @@ impl Watch {
                     into.lock().messages.push((due, late));
                 }
             };
-            if let Err(error) = far.follow(&destination, &take).await {
+            if let Err(error) = broker_side.follow(&destination, &take).await {
                 into.lock().failed = Some(format!("{error:#}"));
             }
         });
@@ -78,8 +78,8 @@ impl Watch {
             if now > before || due {
                 (before, moved) = (now, Instant::now());
             }
-            if moved.elapsed() > STILL {
-                bail!("{now} of {count} messages came, then none for {STILL:?}");
+            if moved.elapsed() > MAX_TIME_WITHOUT_PROGRESS {
+                bail!("{now} of {count} messages came, then none for {MAX_TIME_WITHOUT_PROGRESS:?}");
             }
             sleep(Duration::from_millis(50)).await;
         }

@@ -15,14 +15,14 @@ use tokio::time::{Instant, sleep};
 use super::{Keeper, Program, free_port};
 
 /// How long it may take until it serves.
-const READY: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long it may take from then on until it has reached Redis. Redis may be unreachable; the instance serves
 /// nevertheless.
-const REACH: Duration = Duration::from_secs(5);
+const REDIS_CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Number of log lines that are kept as evidence.
-const KEPT: usize = 20;
+const MAX_LOG_LINES: usize = 20;
 
 /// An instance, running or not. Dropping it ends it.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Instance {
     /// If it ends at once, or does not serve in time.
     pub async fn start(&self) -> anyhow::Result<()> {
         self.signal("KILL")?;
-        self.end(READY).await?;
+        self.end(READY_TIMEOUT).await?;
         self.read_log();
         self.log.lock().begin();
         self.keeper.start()?;
@@ -94,14 +94,14 @@ impl Instance {
                 let log = self.log.lock();
                 (log.id.is_some(), log.linked)
             };
-            if serves && (linked || begun.elapsed() > REACH) {
+            if serves && (linked || begun.elapsed() > REDIS_CONNECT_LIMIT) {
                 return Ok(());
             }
             if let Some(code) = self.keeper.ended()? {
                 bail!("instance {} ended at its start with code {code}: {}", self.number, self.log_tail());
             }
-            if !serves && begun.elapsed() > READY {
-                bail!("instance {} does not serve within {READY:?}: {}", self.number, self.log_tail());
+            if !serves && begun.elapsed() > READY_TIMEOUT {
+                bail!("instance {} does not serve within {READY_TIMEOUT:?}: {}", self.number, self.log_tail());
             }
             sleep(Duration::from_millis(20)).await;
             self.read_log();
@@ -202,7 +202,7 @@ impl Log {
             Ok(line) if line.level != "ERROR" || message.contains("dead") => {}
             _ => {
                 self.error_count += 1;
-                if self.errors.len() < KEPT {
+                if self.errors.len() < MAX_LOG_LINES {
                     self.errors.push(String::from_utf8_lossy(line).chars().take(1000).collect());
                 }
             }

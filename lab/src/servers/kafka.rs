@@ -14,7 +14,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-use super::{READY, Server, find_program, free_port, write};
+use super::{READY_TIMEOUT, Server, find_program, free_port, write};
 
 /// A heap for some hundred thousand small messages.
 const JAVA: &[&str] = &["java", "-Xms256m", "-Xmx768m", "-XX:+UseSerialGC"];
@@ -95,7 +95,7 @@ pub async fn start_kafka(options: &KafkaOptions<'_>) -> anyhow::Result<Server> {
     static ARCHIVE: OnceCell<Option<PathBuf>> = OnceCell::const_new();
     // Without an archive a broker only starts slower.
     let archive = async || {
-        let archive = timeout(READY, archive_classes()).await.map_err(anyhow::Error::from).flatten();
+        let archive = timeout(READY_TIMEOUT, archive_classes()).await.map_err(anyhow::Error::from).flatten();
         let why = |error: &anyhow::Error| tracing::debug!("Kafka starts without an archive of its classes: {error:#}");
         archive.inspect_err(why).ok()
     };

@@ -34,14 +34,14 @@ pub use redis::{KEEPS_EVERYTHING, redis_options, start_redis};
 pub use remove::remove;
 
 /// How often to try other ports, because another program may take a free one in between.
-const PORTS: usize = 3;
+const START_ATTEMPTS: usize = 3;
 
 /// How long a server may take until it answers.
-const READY: Duration = Duration::from_secs(180);
+const READY_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The range of ports: below the kernel's ephemeral ports. An outgoing connection could otherwise take the port of a
 /// server that is being restarted, or connect to itself.
-const RANGE: RangeInclusive<u16> = 10_240..=32_000;
+const PORT_RANGE: RangeInclusive<u16> = 10_240..=32_000;
 
 /// A running server. Dropping it ends it and removes its folder.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Server {
         prepare: impl Fn(u16, &Path) -> io::Result<Vec<A>>,
     ) -> anyhow::Result<Server> {
         let mut tried = Server::try_start(name, ready, &prepare).await;
-        for _ in 1..PORTS {
+        for _ in 1..START_ATTEMPTS {
             if tried.is_err() {
                 tried = Server::try_start(name, ready, &prepare).await;
             }
@@ -106,8 +106,8 @@ impl Server {
             if let Some(code) = self.keeper.ended()? {
                 bail!("the {} ended at its start with code {code}: {}", self.name, self.log_tail());
             }
-            if begun.elapsed() > READY {
-                bail!("the {} does not answer within {READY:?}: {}", self.name, self.log_tail());
+            if begun.elapsed() > READY_TIMEOUT {
+                bail!("the {} does not answer within {READY_TIMEOUT:?}: {}", self.name, self.log_tail());
             }
             sleep(Duration::from_millis(10)).await;
         }
@@ -132,7 +132,7 @@ impl Server {
             if let Some(code) = self.keeper.ended()? {
                 return Ok(Some(code));
             }
-            if begun.elapsed() > READY {
+            if begun.elapsed() > READY_TIMEOUT {
                 bail!("the {} does not end", self.name);
             }
             sleep(Duration::from_millis(2)).await;
@@ -190,7 +190,7 @@ pub fn free_port() -> io::Result<u16> {
     static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for _ in 0..1000 {
-        let port = rand::random_range(RANGE);
+        let port = rand::random_range(PORT_RANGE);
         if !TAKEN.lock().insert(port) {
             continue;
         }

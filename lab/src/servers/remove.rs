@@ -8,7 +8,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::Kind;
 
 /// How long the sink may take.
-const LIMIT: Duration = Duration::from_secs(15);
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Removes destinations with their messages; for NATS, `names` are streams.
 ///
@@ -24,9 +24,9 @@ pub async fn remove(kind: Kind, url: &SecretString, names: &[String]) -> anyhow:
             Kind::Nats => nats(url, names).await,
         }
     };
-    match tokio::time::timeout(LIMIT, removing).await {
+    match tokio::time::timeout(REMOVE_TIMEOUT, removing).await {
         Ok(removed) => removed,
-        Err(_) => bail!("no answer within {LIMIT:?}"),
+        Err(_) => bail!("no answer within {REMOVE_TIMEOUT:?}"),
     }
 }
 
@@ -49,7 +49,7 @@ async fn kafka(url: &str, names: &[String]) -> anyhow::Result<()> {
     config.set("bootstrap.servers", servers).set("log_level", "0");
     let admin: AdminClient<DefaultClientContext> = config.create()?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let options = AdminOptions::new().operation_timeout(Some(LIMIT));
+    let options = AdminOptions::new().operation_timeout(Some(REMOVE_TIMEOUT));
     let removed = admin.delete_topics(&names, &options).await.context("removing topics")?;
     removed
         .into_iter()

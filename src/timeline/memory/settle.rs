@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::twin::{AnswerWithWakes, OccurrenceMark, Twin};
 use crate::clock::Timestamp;
 use crate::task::layout::lane_of;
-use crate::task::{Counts, Lane, Member};
+use crate::task::{Counts, Key, Lane, Member};
 use crate::timeline::{DeadRecord, MAX_BATCH, RestOfClaim, Settle, Settled, Settlement, TimelineError, Token, Verdict};
 
 impl Twin {
@@ -34,6 +34,7 @@ impl Twin {
         let mut settled = Settled::default();
         // `waits`: the dues of occurrences that wait again, for the wake-up.
         let (mut named, mut died, mut waits) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let mut recurring_dead = BTreeSet::new();
         // The short cut: nothing has left the claim and all its occurrences are named, so none has to be looked up.
         let all = claim.whole && settle.verdicts.len() == claim.pairs.len() && self.changes.is_empty();
         let held: BTreeMap<Member, Timestamp> =
@@ -50,7 +51,7 @@ impl Twin {
                 waits.extend(change.due());
                 continue;
             }
-            self.judge(now, lane, settlement);
+            self.judge(now, lane, settlement, &mut recurring_dead);
             if let Verdict::Dead(dead_record) | Verdict::DeadNext { dead_record, .. } = verdict {
                 died.extend(lane_of(&dead_record.record));
             }
@@ -90,16 +91,26 @@ impl Twin {
         Ok(AnswerWithWakes { answer: settled, wakes })
     }
 
-    /// Applies one verdict.
-    fn judge(&mut self, now: Timestamp, lane: &Lane, Settlement { member, due, verdict }: &Settlement) {
+    /// Applies one verdict. A task and its requeued occurrence may die under the same key in one settle; the record of the
+    /// one that has a next due is kept then, as in the script. `recurring_dead` are the keys of these so far.
+    fn judge(
+        &mut self,
+        now: Timestamp,
+        lane: &Lane,
+        Settlement { member, due, verdict }: &Settlement,
+        recurring_dead: &mut BTreeSet<Key>,
+    ) {
         match verdict {
             Verdict::Finished => self.end(lane, member),
             Verdict::Next { due, counts } => self.go_on(lane, member, *due, *counts),
             Verdict::Dead(dead_record) => {
-                self.add_dead(now, member, *due, dead_record);
+                if !recurring_dead.contains(&member.key(*due)) {
+                    self.add_dead(now, member, *due, dead_record);
+                }
                 self.end(lane, member);
             }
             Verdict::DeadNext { dead_record, due: next, counts } => {
+                recurring_dead.insert(member.key(*due));
                 self.add_dead(now, member, *due, dead_record);
                 self.go_on(lane, member, *next, *counts);
             }

@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::Instant;
 
-use super::{ANSWER, BrokerSide, Take};
+use super::{ANSWER_TIMEOUT, BrokerSide, Take};
 
 /// A NATS server with streams.
 pub(super) struct Streams {
@@ -19,10 +19,10 @@ pub(super) struct Streams {
 
 impl Streams {
     pub(super) async fn open(url: &SecretString) -> Result<Streams> {
-        let options = ConnectOptions::new().connection_timeout(ANSWER).request_timeout(Some(ANSWER));
+        let options = ConnectOptions::new().connection_timeout(ANSWER_TIMEOUT).request_timeout(Some(ANSWER_TIMEOUT));
         let client = options.connect(url.expose_secret()).await.context("connecting to NATS")?;
         let mut context = jetstream::new(client);
-        context.set_timeout(ANSWER);
+        context.set_timeout(ANSWER_TIMEOUT);
         Ok(Streams { context })
     }
 }

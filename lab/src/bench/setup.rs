@@ -7,7 +7,7 @@ use anyhow::Context;
 use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::far::{self, BrokerSide};
+use super::broker_side::{self, BrokerSide};
 use super::probe::Probe;
 use super::tasks::{SHARDS, TaskNamespace};
 use super::{Kind, Missing, Options};
@@ -17,10 +17,10 @@ use punctual::task::{Lane, Namespace, Shard};
 use punctual::timeline::keys::{self, Keys};
 
 /// How long removing may take.
-const CLEAR: Duration = Duration::from_secs(60);
+const CLEAR_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The sink of benches that do not publish.
-const NOWHERE: &str = "memory:";
+const MEMORY_SINK_URL: &str = "memory:";
 
 /// The servers of one bench.
 pub(super) struct BenchSetup {
@@ -33,7 +33,7 @@ pub(super) struct BenchSetup {
     pub(super) sink_url: SecretString,
     pub(super) probe: Probe,
     /// `None` for benches that do not publish.
-    far: Option<Arc<dyn BrokerSide>>,
+    broker_side: Option<Arc<dyn BrokerSide>>,
     /// The destinations that were created.
     made: Mutex<Vec<String>>,
     /// The lanes of the instances.
@@ -57,8 +57,8 @@ impl BenchSetup {
         redis.into_iter().chain(sink).try_for_each(servers::installed)?;
         let (redis, redis_url) = server(redis, options.redis.as_ref()).await?;
         let (sink, sink_url) = server(sink, options.sink.as_ref().filter(|_| publishes)).await?;
-        let far = match publishes {
-            true => Some(far::open(options.kind, &sink_url).await.context("cannot reach the sink")?),
+        let broker_side = match publishes {
+            true => Some(broker_side::open(options.kind, &sink_url).await.context("cannot reach the sink")?),
             false => None,
         };
         let names = ["default", "other"].map(str::to_owned).into_iter().chain((1..options.lanes).map(extra_lane));
@@ -69,7 +69,7 @@ impl BenchSetup {
             probe: Probe::open(&redis_url).await?,
             redis_url,
             sink_url,
-            far,
+            broker_side,
             made: Mutex::default(),
             lanes: names.filter_map(|name| name.parse().ok()).collect(),
             redis,
@@ -91,8 +91,8 @@ impl BenchSetup {
     ///
     /// # Errors
     /// If the bench does not publish.
-    pub(super) fn far(&self) -> anyhow::Result<Arc<dyn BrokerSide>> {
-        self.far.clone().context("nothing is published here")
+    pub(super) fn broker_side(&self) -> anyhow::Result<Arc<dyn BrokerSide>> {
+        self.broker_side.clone().context("nothing is published here")
     }
 
     /// Creates a destination with this suffix and returns its name.
@@ -101,10 +101,10 @@ impl BenchSetup {
     /// If it cannot be created.
     pub(super) async fn make(&self, end: &str) -> anyhow::Result<String> {
         let destination = format!("{}-{end}", self.name);
-        let far = self.far()?;
+        let broker_side = self.broker_side()?;
         // Noted before it exists, so that a half-created one is removed too.
         self.made.lock().push(destination.clone());
-        far.make(&destination).await?;
+        broker_side.make(&destination).await?;
         Ok(destination)
     }
 
@@ -166,14 +166,15 @@ impl BenchSetup {
     pub(super) async fn clear(&self) -> Vec<String> {
         let mut left = Vec::new();
         if self.redis.is_none() {
-            let removed = tokio::time::timeout(CLEAR, self.clear_redis()).await;
+            let removed = tokio::time::timeout(CLEAR_TIMEOUT, self.clear_redis()).await;
             if let Some(text) = failed(removed) {
                 left.push(format!("keys `punctual:{{{}...` in Redis: {text}", self.name));
             }
         }
         let made = std::mem::take(&mut *self.made.lock());
         if self.sink.is_none() && !made.is_empty() {
-            let removed = tokio::time::timeout(CLEAR, far::remove(self.kind, &self.sink_url, &made)).await;
+            let removed =
+                tokio::time::timeout(CLEAR_TIMEOUT, broker_side::remove(self.kind, &self.sink_url, &made)).await;
             if let Some(text) = failed(removed) {
                 left.push(format!("{} in the sink: {text}", made.join(", ")));
             }
@@ -205,7 +206,7 @@ async fn server(own: Option<Kind>, named: Option<&SecretString>) -> anyhow::Resu
             Ok((Some(server), url))
         }
         (None, Some(url)) => Ok((None, url.clone())),
-        (None, None) => Ok((None, NOWHERE.to_owned().into())),
+        (None, None) => Ok((None, MEMORY_SINK_URL.to_owned().into())),
     }
 }
 
@@ -224,6 +225,6 @@ fn failed(removed: Result<anyhow::Result<()>, tokio::time::error::Elapsed>) -> O
     match removed {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(format!("{error:#}")),
-        Err(_) => Some(format!("no answer within {CLEAR:?}")),
+        Err(_) => Some(format!("no answer within {CLEAR_TIMEOUT:?}")),
     }
 }

@@ -15,13 +15,13 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{ANSWER, BrokerSide, Take};
+use super::{ANSWER_TIMEOUT, BrokerSide, Take};
 
 /// Partitions of each topic.
 const PARTITIONS: i32 = 4;
 
 /// Poll timeout, after which the thread checks whether it is still needed; and how often leaders are asked for.
-const POLL: Duration = Duration::from_millis(100);
+const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A Kafka cluster with topics.
 pub(super) struct Topics {
@@ -55,13 +55,14 @@ impl Topics {
         loop {
             let (metadata_consumer, name) = (Arc::clone(&self.metadata_consumer), topic.to_owned());
             let metadata =
-                tokio::task::spawn_blocking(move || metadata_consumer.fetch_metadata(Some(&name), ANSWER)).await??;
+                tokio::task::spawn_blocking(move || metadata_consumer.fetch_metadata(Some(&name), ANSWER_TIMEOUT))
+                    .await??;
             let partitions = metadata.topics().first().map_or(&[][..], |topic| topic.partitions());
             let led = partitions.iter().filter(|partition| partition.leader() >= 0).count();
             if i32::try_from(led)? == PARTITIONS {
                 return Ok(());
             }
-            sleep(POLL).await;
+            sleep(POLL_TIMEOUT).await;
         }
     }
 }
@@ -71,11 +72,11 @@ impl BrokerSide for Topics {
     async fn make(&self, destination: &str) -> Result<()> {
         let admin: AdminClient<DefaultClientContext> = self.config.create().context("a client of Kafka")?;
         let topic = NewTopic::new(destination, PARTITIONS, TopicReplication::Fixed(1));
-        let made = admin.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(ANSWER))).await;
+        let made = admin.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(ANSWER_TIMEOUT))).await;
         match made.context("making a topic")?.into_iter().next() {
             Some(Ok(_)) => {
-                let led = timeout(ANSWER, self.await_leaders(destination)).await;
-                led.with_context(|| format!("the topic `{destination}` has no leaders within {ANSWER:?}"))?
+                let led = timeout(ANSWER_TIMEOUT, self.await_leaders(destination)).await;
+                led.with_context(|| format!("the topic `{destination}` has no leaders within {ANSWER_TIMEOUT:?}"))?
             }
             Some(Err((name, error))) => bail!("making the topic `{name}`: {error}"),
             None => bail!("Kafka does not say that the topic `{destination}` was made"),
@@ -86,7 +87,7 @@ impl BrokerSide for Topics {
         let (metadata_consumer, topic) = (Arc::clone(&self.metadata_consumer), destination.to_owned());
         let counted = tokio::task::spawn_blocking(move || {
             (0..PARTITIONS).try_fold(0, |sum, partition| {
-                let (low, high) = metadata_consumer.fetch_watermarks(&topic, partition, ANSWER)?;
+                let (low, high) = metadata_consumer.fetch_watermarks(&topic, partition, ANSWER_TIMEOUT)?;
                 Ok::<_, rdkafka::error::KafkaError>(sum + u64::try_from(high - low).unwrap_or(0))
             })
         });
@@ -122,7 +123,7 @@ fn read(
     }
     consumer.assign(&assignment)?;
     while !arrivals_sender.is_closed() {
-        let message = match consumer.poll(POLL) {
+        let message = match consumer.poll(POLL_TIMEOUT) {
             None => continue,
             Some(message) => message?,
         };

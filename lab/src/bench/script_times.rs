@@ -14,18 +14,18 @@ use tokio::try_join;
 use super::Tell;
 use super::baseline;
 use super::cores::OwnCore;
-use super::ground::BenchSetup;
 use super::limits;
 use super::moment::Load;
 use super::report::{Report, over};
+use super::setup::BenchSetup;
 use super::tasks::TaskNamespace;
 use punctual::clock::{Clock, Timestamp};
 
 /// The baseline loop begins this long after the moment at which the tasks are due.
-const LATER: Duration = Duration::from_millis(5);
+const START_DELAY: Duration = Duration::from_millis(5);
 
 /// Maximum number of tasks; more would not improve the figures.
-pub(super) const MOST: u64 = 200_000;
+pub(super) const MAX_TASKS: u64 = 200_000;
 
 /// A note for the report.
 const NO_CORE: &str = "Redis had no core of its own: the times of scripts include waiting for a core";
@@ -46,32 +46,32 @@ impl ScriptTimes {
     /// # Errors
     /// If an occurrence is not published.
     pub(super) async fn measure(
-        ground: &BenchSetup,
+        setup: &BenchSetup,
         task_namespace: &TaskNamespace,
         load: &Load<'_>,
         tell: Tell<'_>,
     ) -> anyhow::Result<ScriptTimes> {
-        let load = Load { tasks: load.tasks.min(MOST), lead: Duration::ZERO, ..*load };
-        let (destination, out) = limits::open(ground, &format!("floor-{}", load.prefix), load.payload).await?;
-        let (namespace, clock) = (ground.baseline_namespace()?, ground.probe.clock());
+        let load = Load { tasks: load.tasks.min(MAX_TASKS), lead: Duration::ZERO, ..*load };
+        let (destination, out) = limits::open(setup, &format!("floor-{}", load.prefix), load.payload).await?;
+        let (namespace, clock) = (setup.baseline_namespace()?, setup.probe.clock());
         let put = async |due: Timestamp| {
             // An earlier attempt may have left records.
-            ground.empty(&namespace).await?;
-            limits::records(ground, load.form, load.tasks, load.payload, due).await.map(drop)
+            setup.empty(&namespace).await?;
+            limits::records(setup, load.schedule_kind, load.tasks, load.payload, due).await.map(drop)
         };
-        let moment = load.ready(ground, task_namespace, tell, put).await?;
+        let moment = load.ready(setup, task_namespace, tell, put).await?;
         let floor = async {
             // A claim a moment too early would find nothing, and end.
-            clock.sleep_until(moment.due.plus(LATER)).await;
-            baseline::drain(ground, &namespace, load.form, load.tasks, Some(&out)).await
+            clock.sleep_until(moment.due.plus(START_DELAY)).await;
+            baseline::drain(setup, &namespace, load.schedule_kind, load.tasks, Some(&out)).await
         };
-        let core = ground.redis_pid().and_then(OwnCore::of);
-        let (past, floor) = try_join!(moment.pass(ground, task_namespace, &load, tell), floor)?;
+        let core = setup.redis_pid().and_then(OwnCore::of);
+        let (past, floor) = try_join!(moment.pass(setup, task_namespace, &load, tell), floor)?;
         let has_core = core.is_some();
         drop(core);
         moment.fleet.end().await?;
-        limits::close(ground, &destination, out, load.tasks).await?;
-        ground.empty(&namespace).await?;
+        limits::close(setup, &destination, out, load.tasks).await?;
+        setup.empty(&namespace).await?;
         Ok(ScriptTimes { own_us: past.script_us(), floor_us: floor.script_us, has_core })
     }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::servers::{self, Kind};
 
 /// Timeout of a reply.
-const ANSWER: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A callback for [`BrokerSide::follow`]: called with the idempotency key and arrival time of each message.
 pub(super) type Take<'a> = &'a (dyn Fn(&str, Instant) + Send + Sync);
@@ -38,17 +38,17 @@ pub(super) trait BrokerSide: Send + Sync {
 /// If it does not answer.
 pub(super) async fn open(kind: Kind, url: &SecretString) -> anyhow::Result<Arc<dyn BrokerSide>> {
     let opening = async {
-        let far: Arc<dyn BrokerSide> = match kind {
+        let broker_side: Arc<dyn BrokerSide> = match kind {
             Kind::Redis => Arc::new(redis::Streams::open(url).await?),
             Kind::Kafka => Arc::new(kafka::Topics::open(url)?),
             Kind::Nats => Arc::new(nats::Streams::open(url).await?),
             Kind::RabbitMq => Arc::new(rabbitmq::Queues::open(url).await?),
         };
-        anyhow::Ok(far)
+        anyhow::Ok(broker_side)
     };
-    match tokio::time::timeout(ANSWER, opening).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, opening).await {
         Ok(opened) => opened,
-        Err(_) => anyhow::bail!("no answer of the sink within {ANSWER:?}"),
+        Err(_) => anyhow::bail!("no answer of the sink within {ANSWER_TIMEOUT:?}"),
     }
 }
 

@@ -9,7 +9,7 @@ use lapin::{Channel, Connection, ConnectionProperties};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::{Instant, timeout};
 
-use super::{ANSWER, BrokerSide, Take};
+use super::{ANSWER_TIMEOUT, BrokerSide, Take};
 
 /// A RabbitMQ server with queues.
 pub(super) struct Queues {
@@ -42,7 +42,7 @@ impl BrokerSide for Queues {
     async fn make(&self, destination: &str) -> Result<()> {
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let declaring = self.admin_channel.queue_declare(destination.into(), options, FieldTable::default());
-        timeout(ANSWER, declaring).await.context("RabbitMQ does not answer")?.context("declaring a queue")?;
+        timeout(ANSWER_TIMEOUT, declaring).await.context("RabbitMQ does not answer")?.context("declaring a queue")?;
         Ok(())
     }
 
@@ -50,7 +50,7 @@ impl BrokerSide for Queues {
     async fn held(&self, destination: &str) -> Result<u64> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let declaring = self.admin_channel.queue_declare(destination.into(), options, FieldTable::default());
-        let queue = timeout(ANSWER, declaring).await.context("RabbitMQ does not answer")?;
+        let queue = timeout(ANSWER_TIMEOUT, declaring).await.context("RabbitMQ does not answer")?;
         Ok(queue.context("looking at a queue")?.message_count().into())
     }
 

@@ -10,7 +10,7 @@ use super::{BrokerSide, Take};
 use crate::bench::probe::connect;
 
 /// How long the server may wait for a message, in ms.
-const BLOCK: u64 = 1000;
+const BLOCK_MS: u64 = 1000;
 
 /// A Redis server with streams.
 pub(super) struct Streams {
@@ -41,7 +41,7 @@ impl BrokerSide for Streams {
         let mut last = "0-0".to_owned();
         loop {
             let mut ask = redis::cmd("XREAD");
-            ask.arg("COUNT").arg(1000).arg("BLOCK").arg(BLOCK).arg("STREAMS").arg(destination).arg(&last);
+            ask.arg("COUNT").arg(1000).arg("BLOCK").arg(BLOCK_MS).arg("STREAMS").arg(destination).arg(&last);
             let reply: Option<StreamReadReply> = ask.query_async(&mut connection).await?;
             let now = Instant::now();
             for entry in reply.into_iter().flat_map(|reply| reply.keys).flat_map(|stream| stream.ids) {
