@@ -37,5 +37,6 @@ for (const { id, error } of answers.filter((line) => line.error)) {
   console.error('not put:', id, error.detail);
 }
 // Beyond 1 MiB of answers the last line counts those that were put.
-const counted = answers.at(-1).counts?.created ?? 0;
+const counts = answers.at(-1).counts ?? {};
+const counted = ['created', 'replaced', 'unchanged'].reduce((sum, result) => sum + (counts[result] ?? 0), 0);
 console.log('put:', answers.filter((line) => line.result).length + counted);

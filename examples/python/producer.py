@@ -48,5 +48,6 @@ answers = [json.loads(line) for line in answer.text.splitlines()]
 for fault in (line for line in answers if "error" in line):
     print("not put:", fault.get("id"), fault["error"]["detail"], file=sys.stderr)
 # Beyond 1 MiB of answers the last line counts those that were put.
-counted = answers[-1].get("counts", {}).get("created", 0)
+counts = answers[-1].get("counts", {})
+counted = sum(counts.get(result, 0) for result in ("created", "replaced", "unchanged"))
 print("put:", sum("result" in line for line in answers) + counted)

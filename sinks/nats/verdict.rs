@@ -53,9 +53,8 @@ fn refusal(error: &ApiError<'_>) -> Outcome {
     match error.err_code {
         // The message or its headers exceed the maximum size.
         10054 | 10097 => Outcome::Reject(detail),
-        // The stream is full and discards new messages. After any other error of its store the message may be stored on
-        // another replica.
-        10077 => retry(Fault::Refusing, error.description.contains("maximum")),
+        // The stream is full and discards new messages. Any other error of its store is treated like one of replication.
+        10077 if error.description.contains("maximum") => retry(Fault::Refusing, true),
         // The stream is sealed or offline; an expected stream, message id, sequence or subject sequence does not match.
         10109 | 10118 | 10060 | 10070 | 10071 | 10164 => retry(Fault::Destination, true),
         // Limits of the account, storage or memory of the server; JetStream is off, off for the account, or
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     fn every_answer_has_its_outcome() {
-        use Fault::{Destination, Sink, Unavailable};
+        use Fault::{Destination, Refusing, Sink, Unavailable};
         assert_eq!(outcome(&reply(None, r#"{"stream":"S","seq":1}"#)), Ok(Outcome::Accepted));
         let known = r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#;
         assert_eq!(outcome(&reply(None, known)), Ok(Outcome::Duplicate));
@@ -126,8 +125,8 @@ mod tests {
         );
         assert!(matches!(refused(10097, "header size exceeds maximum allowed of 64k"), Outcome::Reject(_)));
         for (err_code, description, fault, definite) in [
-            (10077, "maximum messages exceeded", Destination, true),
-            (10077, "maximum bytes exceeded", Destination, true),
+            (10077, "maximum messages exceeded", Refusing, true),
+            (10077, "maximum bytes exceeded", Refusing, true),
             (10077, "store is closed", Destination, false),
             (10109, "invalid operation on sealed stream", Destination, true),
             (10118, "stream is offline", Destination, true),

@@ -105,7 +105,8 @@ pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), 
     std::thread::spawn(move || read(input, &parts, &numbers, &reading));
     let (begun, begins) = watch::channel(false);
     let body = courteous(begins.clone(), paced(inbox, begins));
-    let sent = client.send(Method::POST, "/v1/tasks:batch", &[(CONTENT_TYPE, "application/x-ndjson")], body);
+    let sent =
+        client.send(Method::POST, "/v1/tasks:batch?answers=each", &[(CONTENT_TYPE, "application/x-ndjson")], body);
     let sent = tokio::select! {
         sent = sent => sent,
         signal = signals.next() => return Err(Failure::failed(anyhow!("{doing}: {signal} received, nothing was answered"))),

@@ -148,7 +148,7 @@ fn table(stats: &StatsView) -> String {
             let FailingView { destination, status, since, waiting, detail } = failing;
             text += &format!("sink {name}: {destination} {status} since {since}, {waiting} in flight: {detail}\n");
         }
-        let more = sink.failing_count.saturating_sub(MAX_FAILING_SHOWN);
+        let more = sink.failing_count.saturating_sub(sink.failing.len().min(MAX_FAILING_SHOWN));
         if more > 0 {
             text += &format!("sink {name}: {more} more destinations fail\n");
         }

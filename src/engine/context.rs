@@ -172,7 +172,8 @@ impl LaneContext {
             Some(others) => others,
             None => return,
         };
-        let waits = matches!(trouble.fault, Fault::Refusing | Fault::Unavailable) || self.waits_forever;
+        let is_overload = matches!(trouble.fault, Fault::Refusing | Fault::Unavailable);
+        let waits = is_overload || self.waits_forever && health < Health::GivenUp;
         if waits {
             warn!(
                 sink,
@@ -186,6 +187,7 @@ impl LaneContext {
                 destination,
                 detail,
                 others,
+                lane_waits_forever = self.waits_forever,
                 hint,
                 "destination is given up; from now on its messages are dead at once, but for one trial every 5 s"
             );

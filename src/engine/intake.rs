@@ -110,6 +110,14 @@ pub struct UnknownLane {
     configured: Vec<String>,
 }
 
+impl UnknownLane {
+    /// Its name.
+    #[must_use]
+    pub fn lane(&self) -> &Lane {
+        &self.lane
+    }
+}
+
 /// Why a task could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {

@@ -163,6 +163,13 @@ async fn a_task_that_is_gone_names_its_dead_occurrence() {
         assert_eq!((answer.status, &answer.json()["dead_key"]), (404, &json!(key)), "{method}");
         assert_eq!(stage.call(method, "/v1/tasks/go", "", "").await.json().get("dead_key"), None, "{method}");
     }
+    // The newest one of several pages.
+    for number in 0..400 {
+        stage.make_dead(&format!("other-{number}"), 10 + number, "rejected", "default");
+    }
+    stage.make_dead("newest", 900, "rejected", "default");
+    stage.state.lock().unwrap().dead = 403;
+    assert!(stage.get("/v1/tasks/newest").await.json()["dead_key"].is_string());
     // Among many the search would take long.
     stage.state.lock().unwrap().dead = 1001;
     assert_eq!(stage.get("/v1/tasks/gone").await.json().get("dead_key"), None);

@@ -54,7 +54,7 @@ fn the_status_says_what_is_wrong() {
         "lane old: this instance does not serve it, 4 tasks wait",
         "sink mail: unavailable: login refused",
         "sink orders: orders.cancel refusing since 2026-11-21T12:00:53.000Z, 5 in flight: the queue is full",
-        "sink orders: 2 more destinations fail",
+        "sink orders: 11 more destinations fail",
     ] {
         assert!(shown.out.lines().any(|shown| shown == line), "no `{line}` in {}", shown.out);
     }

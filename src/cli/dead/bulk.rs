@@ -46,14 +46,18 @@ pub(super) async fn run(act: Act, caller: &Caller<'_>, arguments: &ManyArguments
             true if arguments.place.json => return out::json(&json!({ "matched": matched }).to_string()),
             true => return say(&format!("{matched} match; nothing was {}\n", act.done())),
             false if matched > 0 => confirm(act, matched)?,
-            false => {}
+            false => return show(act, arguments, &Sums::default()),
         }
     }
     let sums = all(act, caller, body, false).await?;
+    show(act, arguments, &sums)
+}
+
+fn show(act: Act, arguments: &ManyArguments, sums: &Sums) -> Result<(), Failure> {
     if sums.others > 0 {
         tell(&format!("{} stay dead: their lanes are not configured, or they cannot be read\n", sums.others));
     }
-    let Sums { done, in_flight, .. } = sums;
+    let Sums { done, in_flight, .. } = *sums;
     match act {
         Act::Requeue if arguments.place.json => {
             out::json(&json!({"requeued": done, "in_flight": in_flight}).to_string())

@@ -228,7 +228,11 @@ async fn requeue(arguments: &RequeueArguments) -> Result<(), Failure> {
     };
     let caller = Caller::new(&arguments.many.place)?;
     let begun = wait::time_of(&caller).await?;
+    // Of several keys some may have been requeued although others failed.
     let requeued = act(Act::Requeue, &arguments.many).await;
+    if requeued.is_err() && arguments.many.keys.len() < 2 {
+        return requeued;
+    }
     let died = wait::died_since(&caller, &arguments.many, &begun, wait).await;
     requeued.and(died)
 }

@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 use serde::de::IgnoredAny;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{LIMITS, PreviewArguments, refused};
 use crate::cli::schedule_arguments::shown_due;
@@ -13,6 +13,9 @@ use crate::task::{Schedule, TaskId};
 
 /// Maximum number of dues that are shown of one task.
 const MAX_DUES_OF_TASK: usize = 10_000;
+
+/// Maximum of `--count`, as for one task.
+const MAX_COUNT: u64 = 100;
 
 /// One row.
 struct Row {
@@ -35,7 +38,11 @@ pub(super) fn show(arguments: &PreviewArguments, text: &str, now: Timestamp) -> 
         known => Ok(known.flatten()),
     };
     let (from, to) = (time("--from", &arguments.from)?.unwrap_or(now), time("--to", &arguments.to)?);
-    let most = if to.is_some() { MAX_DUES_OF_TASK } else { usize::try_from(arguments.count).unwrap_or(1) };
+    let count = usize::try_from(arguments.count.clamp(1, MAX_COUNT)).unwrap_or(1);
+    let most = if to.is_some() { MAX_DUES_OF_TASK } else { count };
+    // A single task may stand on several lines.
+    let one_line = serde_json::from_str::<Value>(text).map(|task| task.to_string());
+    let text = one_line.as_deref().unwrap_or(text);
     let (mut rows, mut cut) = (Vec::new(), 0);
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let in_line = |failure: Failure| failure.context(format!("line {}", number + 1));

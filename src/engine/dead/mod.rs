@@ -114,15 +114,28 @@ impl Intake {
         }
     }
 
-    /// The key of a dead occurrence of this task, among the first [`MAX_SEARCHED`] of all shards.
+    /// The key of a dead occurrence of this task, among the first [`MAX_SEARCHED`] of its shard.
     ///
     /// # Errors
     /// An error of the timeline.
     pub async fn dead_of(&self, id: &TaskId) -> Result<Option<Key>, TimelineError> {
+        let shard = Shard::of(id, self.timeline.shards());
         let filter = DeadFilter { prefix: id.to_string(), ..DeadFilter::default() };
-        let (found, _) = self.look_through(&filter, None, MAX_SEARCHED, false).await?;
-        // The filter finds all ids that begin like this one.
-        Ok(found.into_iter().map(|dead| dead.cursor.key).find(|key| key.task == *id))
+        let mut after = None;
+        for _ in 0..MAX_SEARCHED.div_ceil(MAX_BROWSED) {
+            let request = BrowseRequest { filter: filter.clone(), after, max: MAX_BROWSED, whole: false };
+            let browsed = self.timeline.browse(shard, request).await?;
+            // The filter finds all ids that begin like this one.
+            let mut keys = browsed.dead.into_iter().map(|dead| dead.cursor.key);
+            if let Some(key) = keys.find(|key| key.task == *id) {
+                return Ok(Some(key));
+            }
+            if browsed.last.is_none() {
+                break;
+            }
+            after = browsed.last;
+        }
+        Ok(None)
     }
 
     /// Reads one dead occurrence with its message and the reason of its death.

@@ -46,23 +46,36 @@ pub(super) struct Failures {
     observed: Option<(Instant, Instant)>,
     /// Whether the sink named the destination as the cause of one.
     blamed_by_sink: bool,
-    /// The first and the last failure that count against `patience`, since the destination was last overloaded.
+    /// The first and the last failure that count against `patience`, since the destination was last full.
     counted: Option<(Instant, Instant)>,
+    /// Whether the sink said since then that the destination is missing.
+    is_missing: bool,
 }
 
 impl Failures {
     /// Notes a failure. Earlier ones are forgotten if the last of them was long ago.
     pub(super) fn add(&mut self, now: Instant, fault: Fault, patience: Duration) {
+        self.observe(now, fault, patience);
+        match fault {
+            // It exists.
+            Fault::Refusing => (self.counted, self.is_missing) = (None, false),
+            // That says nothing about whether it exists.
+            Fault::Unavailable => {}
+            _ => {
+                self.counted = Some((self.counted.map_or(now, |(first, _)| first), now));
+                self.is_missing |= fault == Fault::Destination;
+            }
+        }
+    }
+
+    /// Notes a failure that does not change what counts against `patience`.
+    pub(super) fn observe(&mut self, now: Instant, fault: Fault, patience: Duration) {
         if self.observed.is_some_and(|(_, last)| is_long_ago(last, now, patience)) {
             self.forget();
         }
         let first = self.observed.map_or(now, |(first, _)| first);
         self.observed = Some((first, now));
         self.blamed_by_sink |= is_blamed(fault);
-        self.counted = match is_overload(fault) {
-            true => None,
-            false => Some((self.counted.map_or(now, |(first, _)| first), now)),
-        };
     }
 
     /// Whether the last failure says that the destination exists and is overloaded.
@@ -86,7 +99,8 @@ impl Failures {
 
     /// The health that follows from these failures. `sink_accepted` is the send time of the last message that the sink
     /// accepted, for any destination. A destination at fault is given up once its failures that count have lasted for
-    /// `give_up_after`. That is at least the shorter one of [`FAULT_DELAY`] and `patience`.
+    /// `give_up_after`, and the sink says that it is missing, or accepts messages for others. `give_up_after` is at least
+    /// the shorter one of [`FAULT_DELAY`] and `patience`.
     pub(super) fn health(
         &self,
         now: Instant,
@@ -101,10 +115,13 @@ impl Failures {
         // This destination accepted nothing since `first`, so a later accepted message went to another one.
         let others_accept = sink_accepted.is_some_and(|accepted| accepted >= first);
         let at_fault = self.blamed_by_sink || (others_accept && failing_for >= FAULT_DELAY.min(patience));
-        let lasted = self.counted.map(|(first, last)| last.duration_since(first));
+        let is_given_up = self.counted.is_some_and(|(first, last)| {
+            let others_accept = sink_accepted.is_some_and(|accepted| accepted >= first);
+            last.duration_since(first) >= give_up_after && (self.is_missing || others_accept)
+        });
         match at_fault {
             false => Health::Failing,
-            true if lasted.is_some_and(|lasted| lasted >= give_up_after) => Health::GivenUp,
+            true if is_given_up => Health::GivenUp,
             true => Health::AtFault,
         }
     }
@@ -172,7 +189,15 @@ mod tests {
             failures.add(at(second), Fault::Destination, PATIENCE);
             assert_eq!((health(&failures, second), failures.is_overloaded()), (expected, false));
         }
-        failures.add(at(3631), Fault::Refusing, PATIENCE);
-        assert_eq!(health(&failures, 3631), Health::AtFault, "it exists again");
+        // What says nothing about it does not restart its patience.
+        failures.add(at(3631), Fault::Unavailable, PATIENCE);
+        assert_eq!(health(&failures, 3631), Health::GivenUp);
+        failures.add(at(3632), Fault::Refusing, PATIENCE);
+        assert_eq!(health(&failures, 3632), Health::AtFault, "it exists again");
+        // Then it does not answer, like the whole sink.
+        (3633..3700).for_each(|second| failures.add(at(second), Fault::Unanswered, PATIENCE));
+        let silent = failures.health(at(3700), Some(at(3632)), PATIENCE, PATIENCE);
+        assert_eq!(silent, Health::AtFault, "others are not accepted either");
+        assert_eq!(health(&failures, 3700), Health::GivenUp, "others are accepted");
     }
 }

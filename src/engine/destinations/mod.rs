@@ -195,7 +195,7 @@ impl Destinations {
         let (sink_accepted, patience) = (self.sink_accepted, self.patience);
         let (is_blamed, is_overload) = (is_blamed(trouble.fault), is_overload(trouble.fault));
         let is_new = self.is_new(destination);
-        if is_new && !is_overload {
+        if is_new {
             self.new.failed(destination, now, trouble.fault, patience);
         }
         let known = self.failing.touch(destination, now, Destination::default);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use punctual_sinks::Fault;
 use tokio::time::Instant;
 
-use super::health::{Failures, Health, is_long_ago};
+use super::health::{Failures, Health, is_long_ago, is_overload};
 
 /// Up to this many failing new destinations have a separate patience each. If more fail, they share one.
 pub(super) const MAX_NEW_FAILING: usize = 100;
@@ -60,7 +60,11 @@ impl NewDestinations {
         }
         self.last_failure = Some(now);
         if self.names.len() >= MAX_NEW_FAILING {
-            self.failures.add(now, fault, patience);
+            match is_overload(fault) {
+                // A full name does not lengthen the patience of missing ones.
+                true => self.failures.observe(now, fault, patience),
+                false => self.failures.add(now, fault, patience),
+            }
         } else if !self.names.contains(destination) {
             self.names.insert(destination.to_owned());
         }

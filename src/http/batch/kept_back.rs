@@ -22,15 +22,20 @@ pub(super) struct KeptBack {
 }
 
 impl KeptBack {
-    /// Adds the answer to one line.
-    pub(super) fn add(&mut self, line: u64, result: &'static str, is_fault: bool, answer: &[u8]) {
-        if self.counted_from.is_none() && self.answers.len() + answer.len() > MAX_BYTES {
+    /// Bytes so far.
+    pub(super) fn len(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Adds the answer to one line. `has_memory`: whether the memory for bodies has room for it.
+    pub(super) fn add(&mut self, line: u64, result: &'static str, is_fault: bool, answer: &[u8], has_memory: bool) {
+        if self.counted_from.is_none() && (!has_memory || self.answers.len() + answer.len() > MAX_BYTES) {
             self.counted_from = Some(line);
         }
         if self.counted_from.is_some() {
             *self.counts.entry(result).or_default() += 1;
         }
-        let fits = self.answers.len() + answer.len() <= MAX_BYTES_WITH_FAULTS;
+        let fits = has_memory && self.answers.len() + answer.len() <= MAX_BYTES_WITH_FAULTS;
         if self.counted_from.is_none() || (is_fault && fits) {
             self.answers.extend_from_slice(answer);
         }
@@ -56,7 +61,7 @@ mod tests {
         for line in 1..=100_000 {
             let is_fault = line % 100 == 0;
             let (result, answer) = if is_fault { ("invalid", &fault) } else { ("created", &success) };
-            kept.add(line, result, is_fault, answer.as_bytes());
+            kept.add(line, result, is_fault, answer.as_bytes(), true);
         }
         let text = String::from_utf8(kept.finish()).expect("text");
         let lines: Vec<&str> = text.lines().collect();
@@ -68,7 +73,10 @@ mod tests {
     #[test]
     fn faults_without_end_are_bounded_too() {
         let mut kept = KeptBack::default();
-        (1..=100_000).for_each(|line| kept.add(line, "invalid", true, "f".repeat(100).as_bytes()));
+        (1..=100_000).for_each(|line| kept.add(line, "invalid", true, "f".repeat(100).as_bytes(), true));
         assert!(kept.finish().len() <= MAX_BYTES_WITH_FAULTS + 100);
+        let mut without_memory = KeptBack::default();
+        (1..=1000).for_each(|line| without_memory.add(line, "invalid", true, b"fault\n", false));
+        assert_eq!(without_memory.finish(), b"{\"counted_from_line\":1,\"counts\":{\"invalid\":1000}}\n");
     }
 }

@@ -158,9 +158,13 @@ fn answers_at_end(parts: &Parts) -> Result<bool, Problem> {
 
 /// Puts all groups. Returns the answers that are kept back.
 async fn put_all(api: &Api, mut inbox: mpsc::Receiver<Group>, trace: Option<Traceparent>) -> Bytes {
-    let mut kept = KeptBack::default();
+    let (mut kept, mut held) = (KeptBack::default(), api.bodies.open());
     while let Some(group) = inbox.recv().await {
-        put_group(api, group, trace, |line, result, is_fault, answer| kept.add(line, result, is_fault, answer)).await;
+        put_group(api, group, trace, |line, result, is_fault, answer| {
+            let fits = held.hold(kept.len() + answer.len()).is_ok();
+            kept.add(line, result, is_fault, answer, fits);
+        })
+        .await;
     }
     kept.finish().into()
 }

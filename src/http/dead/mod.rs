@@ -194,7 +194,7 @@ pub(super) async fn requeue(
     let key = own_key(&caller, key)?;
     caller.count_put(&api)?;
     let requeued = api.intake.requeue(&key, api.limits.timeline_timeout).await;
-    match requeued.map_err(|error| not_requeued(&api, error))? {
+    match requeued.map_err(|error| not_requeued(&api, &caller, error))? {
         RequeueAnswer::Requeued => {
             api.metrics.requeue("requeued", 1);
             Ok(Json(DoneView { key: key.to_string(), result: "requeued" }).into_response())
@@ -211,7 +211,7 @@ pub(super) async fn requeue(
             Err(unknown(&key))
         }
         RequeueAnswer::Unreadable => {
-            Err(not_requeued(&api, RecordError::Damaged("its entry is damaged".to_owned()).into()))
+            Err(not_requeued(&api, &caller, RecordError::Damaged("its entry is damaged".to_owned()).into()))
         }
     }
 }
@@ -225,11 +225,17 @@ fn check_lane(api: &Api, caller: &Caller, lane: Option<&Lane>) -> Result<(), Pro
     }
 }
 
-fn not_requeued(api: &Api, error: RequeueError) -> Problem {
+fn not_requeued(api: &Api, caller: &Caller, error: RequeueError) -> Problem {
     match error {
         RequeueError::UnknownLane(error) => {
             api.metrics.requeue("unserved", 1);
-            Problem::fault("/lane", "unknown_lane", format!("the occurrence stays dead: {error}"))
+            // A caller with lanes of its own learns nothing about the others.
+            let lanes = if caller.may_use(error.lane()) { format!(": {error}") } else { String::new() };
+            Problem::fault(
+                "/lane",
+                "unknown_lane",
+                format!("the occurrence stays dead, its lane is not configured{lanes}"),
+            )
         }
         RequeueError::Record(error) => {
             api.metrics.requeue("unreadable", 1);

@@ -3,11 +3,13 @@
 mod views;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use tokio::time::timeout;
 use utoipa::IntoParams;
 
 use self::views::{CancelView, HeldTaskView, put_view, task_view};
@@ -24,6 +26,9 @@ use crate::task::spec::{self, Fault};
 use crate::timeline::{CancelAnswer, PutMode};
 
 pub(super) use self::views::{Due, PutView, is_overdue};
+
+/// How long a dead occurrence is searched for the answer to a request for an unknown task.
+const SEARCH_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A task's id in a path.
 type IdInPath = Result<Path<String>, PathRejection>;
@@ -144,7 +149,10 @@ pub(super) async fn cancel(
 async fn unknown(api: &Api, id: &TaskId) -> Problem {
     let dead = usize::try_from((api.engine)().dead).unwrap_or(usize::MAX);
     let dead_key = match dead {
-        1..=MAX_SEARCHED => api.intake.dead_of(id).await.unwrap_or_default(),
+        1..=MAX_SEARCHED => match timeout(SEARCH_TIMEOUT, api.intake.dead_of(id)).await {
+            Ok(found) => found.unwrap_or_default(),
+            Err(_) => None,
+        },
         _ => None,
     };
     let detail = match &dead_key {

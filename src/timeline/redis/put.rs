@@ -37,7 +37,7 @@ impl RedisTimeline {
             let answer = self.durably(not_after, self.put_all(shard, mode, puts, not_after)).await;
             // An earlier try may have written, so a refusal of this one does not mean that nothing took effect.
             let answer = answer.map_err(|error| match error {
-                TimelineError::Unconfirmed(_) => error,
+                TimelineError::Unconfirmed(_) | TimelineError::Broken(_) => error,
                 error if tries > 0 => TimelineError::Unknown(format!("a write was not confirmed, then {error}")),
                 error => error,
             });
