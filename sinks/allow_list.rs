@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 
 use crate::patterns::DestinationPatterns;
-use crate::{Message, Outcome, Sink, SinkError};
+use crate::{DestinationState, Message, Outcome, Sink, SinkError};
 
 /// Publishes to listed destinations only. Messages to others are rejected, whoever put them.
 pub(crate) struct AllowList {
@@ -52,6 +52,13 @@ impl Sink for AllowList {
 
     async fn check(&self) -> Result<(), SinkError> {
         self.inner.check().await
+    }
+
+    async fn look_for(&self, destination: &str) -> Result<DestinationState, SinkError> {
+        match self.check_allowed(destination) {
+            Ok(()) => self.inner.look_for(destination).await,
+            Err(detail) => Ok(DestinationState::Missing(detail)),
+        }
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {

@@ -42,7 +42,7 @@ use crate::config::SinkConfig;
 use crate::link::{Connection as _, SharedConnection};
 use crate::networked::{Broker, Peer};
 use crate::window::Window;
-use crate::{Away, Fault, Message, Outcome, Password, SinkError};
+use crate::{Away, DestinationState, Fault, Message, Outcome, Password, SinkError};
 
 /// The window of librdkafka: 8 Ki messages and 8 MiB. A quarter, the share of one destination, is about 20 ms of a
 /// broker's work. Other destinations wait that long behind it, because the requests of a connection are answered in
@@ -188,6 +188,17 @@ impl Broker for Kafka {
             let (fault, detail) = troubles.into_iter().flatten().next().unwrap_or_else(unavailable);
             answers.give_up(fault, &detail);
         }
+    }
+
+    async fn look_for(&self, producer: &Producer, topic: &str, deadline: Instant) -> Result<DestinationState, Away> {
+        let topics = producer.topics(deadline - Instant::now()).await?;
+        Ok(match topics.iter().any(|known| known == topic) {
+            true => DestinationState::Exists,
+            false => DestinationState::Missing(
+                "no such topic, or this user may not describe it; the broker may make it at the first message"
+                    .to_owned(),
+            ),
+        })
     }
 
     async fn ask(&self, producer: &Producer, deadline: Instant) -> Result<(), Away> {

@@ -190,6 +190,15 @@ pub trait Sink: Send + Sync + 'static {
     /// Contains the request, the address (without secrets) and the answer.
     async fn check(&self) -> Result<(), SinkError>;
 
+    /// Asks the broker whether it would accept messages for a destination. Publishes and writes nothing, and ends within
+    /// `answer_timeout`.
+    ///
+    /// # Errors
+    /// As for [`check`](Sink::check).
+    async fn look_for(&self, _destination: &str) -> Result<DestinationState, SinkError> {
+        Ok(DestinationState::Exists)
+    }
+
     /// Waits for messages under way, then closes the sink; takes at most `deadline`. Messages that are published
     /// afterwards are `Retry`.
     ///
@@ -223,6 +232,17 @@ pub trait Sink: Send + Sync + 'static {
     }
 }
 
+/// What a broker says of a destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DestinationState {
+    /// It exists, or the first message makes it.
+    Exists,
+    /// Messages would be refused; the text says why.
+    Missing(String),
+    /// The broker does not tell; the text says why.
+    Unknown(String),
+}
+
 /// An error of a whole sink.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
@@ -235,12 +255,12 @@ pub enum SinkError {
         detail: String,
     },
     /// There is no usable connection. The text names the address, never a secret.
-    #[error("{} the sink at `{address}`: {away}", match away.cause {
+    #[error("{} the sink at `{address}`: {}", match away.cause {
         Cause::Unreachable => "cannot reach",
         Cause::LogIn => "cannot log in to",
         Cause::Untrusted => "cannot trust",
         Cause::Refused => "cannot publish to",
-    })]
+    }, away.detail.strip_prefix(&format!("cannot connect to `{address}`: ")).unwrap_or(&away.detail))]
     Away {
         /// Host and port, without user or password.
         address: String,

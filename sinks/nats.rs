@@ -36,7 +36,7 @@ use crate::patterns::DestinationPatterns;
 use crate::target::address;
 use crate::tls::Tls;
 use crate::window::Window;
-use crate::{Away, Cause, Message, SinkError};
+use crate::{Away, Cause, DestinationState, Message, SinkError};
 
 /// The limit of unanswered messages, in units of 4 KiB: 16 MiB, and 4096 messages because each takes at least one unit.
 /// This is about 25 ms of a fast server's work.
@@ -45,6 +45,9 @@ const UNIT_BYTES: usize = 4096;
 
 /// Requests the JetStream limits of the account. Answered wherever JetStream is enabled; writes nothing.
 const INFO_SUBJECT: &str = "$JS.API.INFO";
+
+/// Requests the names of the streams that take a subject; writes nothing.
+const STREAM_NAMES_SUBJECT: &str = "$JS.API.STREAM.NAMES";
 
 /// A server or cluster with JetStream.
 pub(crate) struct Nats {
@@ -137,18 +140,37 @@ impl Broker for Nats {
     }
 
     async fn ask(&self, connection: &NatsConnection, _deadline: Instant) -> Result<(), Away> {
-        let mut route = connection.open();
-        let (client, reply) = (&connection.client, connection.reply(route.call, 0));
-        client.publish_with_reply(INFO_SUBJECT, reply, Bytes::new()).await.map_err(|error| error.to_string())?;
-        match route.replies.recv().await {
-            Some(NatsReply::Message(_, message)) => {
+        match request(connection, INFO_SUBJECT, Bytes::new()).await? {
+            NatsReply::Message(_, message) => {
                 verdict::jetstream_is_on(&message).map_err(|detail| Away::new(Cause::Refused, detail))
             }
             // The server answered; this user may just not request the limits.
-            Some(NatsReply::Denied(..)) => Ok(()),
-            None => Err(connection.end_words().into()),
+            NatsReply::Denied(..) => Ok(()),
         }
     }
+
+    async fn look_for(
+        &self,
+        connection: &NatsConnection,
+        subject: &str,
+        _deadline: Instant,
+    ) -> Result<DestinationState, Away> {
+        let question = serde_json::json!({ "subject": subject }).to_string();
+        Ok(match request(connection, STREAM_NAMES_SUBJECT, question.into()).await? {
+            NatsReply::Message(_, message) => verdict::stream_state(&message),
+            NatsReply::Denied(..) => {
+                DestinationState::Unknown(format!("this user may not publish to {STREAM_NAMES_SUBJECT}"))
+            }
+        })
+    }
+}
+
+/// Sends a request, and waits for its answer.
+async fn request(connection: &NatsConnection, subject: &'static str, payload: Bytes) -> Result<NatsReply, Away> {
+    let mut route = connection.open();
+    let reply = connection.reply(route.call, 0);
+    connection.client.publish_with_reply(subject, reply, payload).await.map_err(|error| error.to_string())?;
+    route.replies.recv().await.ok_or_else(|| connection.end_words().into())
 }
 
 impl Nats {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::answers::Answers;
 use crate::link::{Connection, PublishTracker, SharedConnection, deadline, no_answer};
-use crate::{Away, Cause, Fault, Message, Outcome, Sink, SinkConfig, SinkError};
+use crate::{Away, Cause, DestinationState, Fault, Message, Outcome, Sink, SinkConfig, SinkError};
 
 /// The address of a broker, and its answer timeout.
 #[derive(Clone, Debug)]
@@ -81,6 +81,14 @@ pub(crate) trait Broker: Send + Sync + 'static {
     /// Checks that the broker answers and would accept messages; writes nothing.
     async fn ask(&self, connection: &Self::Connection, deadline: Instant) -> Result<(), Away>;
 
+    /// See [`Sink::look_for`].
+    async fn look_for(
+        &self,
+        connection: &Self::Connection,
+        destination: &str,
+        deadline: Instant,
+    ) -> Result<DestinationState, Away>;
+
     /// Ends resources other than the shared connection.
     async fn close(&self, _until: Instant) {}
 }
@@ -117,6 +125,22 @@ impl<B: Broker> Shared<B> {
         self.broker.connect().await.map_err(|away| self.broker.peer().not_connected(away))
     }
 
+    /// Asks the broker something, within `answer_timeout`.
+    async fn ask<T>(
+        &self,
+        question: impl AsyncFnOnce(&B::Connection, Instant) -> Result<T, Away>,
+    ) -> Result<T, SinkError> {
+        let (peer, deadline) = (self.broker.peer(), deadline(self.broker.peer().answer_timeout));
+        let closed = |trouble: crate::Trouble| Away::new(Cause::Refused, trouble.detail).of_sink(&peer.address);
+        self.publishes.check_open().map_err(closed)?;
+        let asked = timeout_at(deadline, async {
+            let connection = self.connection().await?;
+            question(&connection, deadline).await
+        });
+        let answered = asked.await.unwrap_or_else(|_| Err(peer.no_answer().into()));
+        answered.map_err(|away| away.of_sink(&peer.address))
+    }
+
     async fn publish(&self, batch: Vec<Message>, answers: Answers, deadline: Instant) {
         let _pass = match self.publishes.enter() {
             Ok(pass) => pass,
@@ -142,15 +166,16 @@ impl<B: Broker> Sink for Networked<B> {
     }
 
     async fn check(&self) -> Result<(), SinkError> {
-        let (peer, deadline) = (self.shared.broker.peer(), deadline(self.answer_timeout()));
-        let closed = |trouble: crate::Trouble| Away::new(Cause::Refused, trouble.detail).of_sink(&peer.address);
-        self.shared.publishes.check_open().map_err(closed)?;
-        let asked = timeout_at(deadline, async {
-            let connection = self.shared.connection().await?;
-            self.shared.broker.ask(&connection, deadline).await
-        });
-        let answered = asked.await.unwrap_or_else(|_| Err(peer.no_answer().into()));
-        answered.map_err(|away| away.of_sink(&peer.address))
+        let broker = &self.shared.broker;
+        self.shared.ask(async |connection, deadline| broker.ask(connection, deadline).await).await
+    }
+
+    async fn look_for(&self, destination: &str) -> Result<DestinationState, SinkError> {
+        let broker = &self.shared.broker;
+        if let Err(detail) = broker.check_destination(destination) {
+            return Ok(DestinationState::Missing(detail));
+        }
+        self.shared.ask(async |connection, deadline| broker.look_for(connection, destination, deadline).await).await
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {

@@ -39,7 +39,7 @@ use crate::config::SinkConfig;
 use crate::networked::{Broker, Peer};
 use crate::target::decode;
 use crate::window::Window;
-use crate::{Away, Cause, Fault, Message, Password, SinkError};
+use crate::{Away, Cause, DestinationState, Fault, Message, Password, SinkError};
 use call::RabbitPublish;
 use carry::{MAX_TEXT_BYTES, check_target};
 use connection::{Failed, RabbitConnection};
@@ -157,6 +157,33 @@ impl Broker for Rabbit {
             Ok(Err(Failed::Refused(refusal))) => answers.give_up(Fault::Sink, &refusal.to_string()),
             Ok(Err(Failed::Lost)) => answers.give_up(connection.end_fault(), &connection.end_words()),
             Err(_) => self.give_up(connection, answers),
+        }
+    }
+
+    async fn look_for(
+        &self,
+        connection: &RabbitConnection,
+        destination: &str,
+        _deadline: Instant,
+    ) -> Result<DestinationState, Away> {
+        let Ok((exchange, key)) = check_target(destination) else {
+            return Ok(DestinationState::Missing("it names neither an exchange nor a queue".to_owned()));
+        };
+        let found = match exchange {
+            "" => connection.declare_queue_passively(key).await,
+            exchange => connection.find(exchange).await,
+        };
+        match found {
+            Ok(()) if exchange.is_empty() => Ok(DestinationState::Exists),
+            Ok(()) => Ok(DestinationState::Unknown(
+                "the exchange exists; the server does not tell whether it routes this key to a queue".to_owned(),
+            )),
+            // A user who may publish to a queue need not be allowed to declare it.
+            Err(Failed::Refused(refusal)) if refusal.code == 403 && exchange.is_empty() => {
+                Ok(DestinationState::Unknown(refusal.to_string()))
+            }
+            Err(Failed::Refused(refusal)) => Ok(DestinationState::Missing(refusal.to_string())),
+            Err(Failed::Lost) => Err(connection.end_words().into()),
         }
     }
 

@@ -30,7 +30,7 @@ use crate::config::SinkConfig;
 use crate::link::{self, Connection as _};
 use crate::networked::{Broker, Peer};
 use crate::redis_access::{Commands, RedisAccess, RedisSocket};
-use crate::{Away, Fault, Message, Outcome, SinkError, headers};
+use crate::{Away, DestinationState, Fault, Message, Outcome, SinkError, headers};
 
 /// A pipeline has at most 1000 commands or 1 MiB. One pipeline is encoded while Redis processes the one before. So the
 /// encoded form of 4 MiB of large payloads is never in memory as a whole.
@@ -106,6 +106,29 @@ impl Broker for RedisStreams {
         if timeout_at(deadline, publish(connection, batch, answers)).await.is_err() {
             connection.end_if_silent_for(self.peer.answer_timeout / 2);
             answers.give_up(Fault::Unanswered, &self.peer.no_answer());
+        }
+    }
+
+    async fn look_for(
+        &self,
+        connection: &StreamsConnection,
+        stream: &str,
+        deadline: Instant,
+    ) -> Result<DestinationState, Away> {
+        let (mut commands, mut kind) = (connection.commands.connection.clone(), redis::cmd("TYPE"));
+        kind.arg(stream);
+        match timeout_at(deadline, commands.req_packed_command(&kind)).await {
+            // The first message makes the stream.
+            Ok(Ok(Value::SimpleString(kind))) if ["none", "stream"].contains(&kind.as_str()) => {
+                Ok(DestinationState::Exists)
+            }
+            Ok(Ok(Value::SimpleString(kind))) => {
+                Ok(DestinationState::Missing(format!("the key is no stream but a {kind}")))
+            }
+            Ok(Ok(Value::ServerError(error))) => Ok(DestinationState::Unknown(detail(&error))),
+            Ok(Ok(_)) => Ok(DestinationState::Unknown("Redis gave no type".to_owned())),
+            Ok(Err(error)) => Err(error.to_string().into()),
+            Err(_) => Err(self.peer.no_answer().into()),
         }
     }
 

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use async_nats::StatusCode;
 use serde::Deserialize;
 
-use crate::{Fault, Outcome, Trouble};
+use crate::{DestinationState, Fault, Outcome, Trouble};
 
 /// The answer of a stream to a message.
 #[derive(Deserialize)]
@@ -79,6 +79,20 @@ pub(super) fn jetstream_is_on(reply: &async_nats::Message) -> Result<(), String>
         // After any other error JetStream is available: streams accept messages even if the account's limits cannot be
         // read.
         _ => Ok(()),
+    }
+}
+
+/// What the answer to the request for the streams of a subject says.
+pub(super) fn stream_state(reply: &async_nats::Message) -> DestinationState {
+    #[derive(Deserialize)]
+    struct Streams {
+        streams: Option<Vec<String>>,
+        error: Option<serde::de::IgnoredAny>,
+    }
+    match serde_json::from_slice::<Streams>(&reply.payload) {
+        Ok(Streams { error: None, streams: Some(streams) }) if !streams.is_empty() => DestinationState::Exists,
+        Ok(Streams { error: None, .. }) => DestinationState::Missing("no stream takes this subject".to_owned()),
+        _ => DestinationState::Unknown("JetStream does not tell which streams there are".to_owned()),
     }
 }
 

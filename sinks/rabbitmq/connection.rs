@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, ErrorKind, Event, ExchangeKind};
 use parking_lot::Mutex;
@@ -220,6 +220,16 @@ impl RabbitConnection {
             return Some(Ok(()));
         }
         self.shared.exchanges.refusal(exchange).map(|refusal| Err(Failed::Refused(refusal)))
+    }
+
+    /// Checks that a queue exists.
+    pub(super) async fn declare_queue_passively(&self, queue: &str) -> Result<(), Failed> {
+        let channel = self.channel().await?;
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let declare = channel.lapin.queue_declare(queue.into(), options, FieldTable::default());
+        declare.await.map_err(|error| self.failed(&error))?;
+        self.keep(channel);
+        Ok(())
     }
 
     async fn declare_passively(&self, exchange: &str) -> Result<(), Failed> {

@@ -30,11 +30,13 @@ pub(super) struct StatusArguments {
     place: TaskPlace,
 }
 
+/// What the commands use of `GET /v1/stats`.
 #[derive(Deserialize)]
-struct StatsView {
+pub(super) struct StatsView {
     instance: Printable,
     version: Printable,
-    now: Printable,
+    /// The time of the instance.
+    pub(super) now: Printable,
     as_of: Option<Printable>,
     timeline: TimelineView,
     lanes: BTreeMap<Printable, LaneView>,
@@ -140,18 +142,30 @@ fn table(stats: &StatsView) -> String {
     for (name, lane) in stats.lanes.iter().filter(|(_, lane)| lane.sink.is_none() && lane.waiting > 0) {
         text += &format!("lane {name}: this instance does not serve it, {} tasks wait\n", lane.waiting);
     }
-    for (name, sink) in &stats.sinks {
-        if let ("open", Some(detail)) = (sink.breaker.as_str(), &sink.detail) {
-            text += &format!("sink {name}: unavailable: {detail}\n");
+    text + &stats.sink_troubles(None)
+}
+
+impl StatsView {
+    /// A line for each sink that is unavailable and for each destination that fails: of the sink of this lane, or of
+    /// all sinks.
+    pub(super) fn sink_troubles(&self, lane: Option<&str>) -> String {
+        let of_lane =
+            |lane| self.lanes.iter().find(|(name, _)| name.as_str() == lane).and_then(|(_, lane)| lane.sink.as_ref());
+        let only = lane.and_then(of_lane).map(Printable::as_str);
+        let mut text = String::new();
+        for (name, sink) in self.sinks.iter().filter(|(name, _)| only.is_none_or(|only| only == name.as_str())) {
+            if let ("open", Some(detail)) = (sink.breaker.as_str(), &sink.detail) {
+                text += &format!("sink {name}: unavailable: {detail}\n");
+            }
+            for failing in sink.failing.iter().take(MAX_FAILING_SHOWN) {
+                let FailingView { destination, status, since, waiting, detail } = failing;
+                text += &format!("sink {name}: {destination} {status} since {since}, {waiting} in flight: {detail}\n");
+            }
+            let more = sink.failing_count.saturating_sub(sink.failing.len().min(MAX_FAILING_SHOWN));
+            if more > 0 {
+                text += &format!("sink {name}: {more} more destinations fail\n");
+            }
         }
-        for failing in sink.failing.iter().take(MAX_FAILING_SHOWN) {
-            let FailingView { destination, status, since, waiting, detail } = failing;
-            text += &format!("sink {name}: {destination} {status} since {since}, {waiting} in flight: {detail}\n");
-        }
-        let more = sink.failing_count.saturating_sub(sink.failing.len().min(MAX_FAILING_SHOWN));
-        if more > 0 {
-            text += &format!("sink {name}: {more} more destinations fail\n");
-        }
+        text
     }
-    text
 }

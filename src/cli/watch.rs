@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use parking_lot::{Mutex, MutexGuard};
-use punctual_sinks::{Fault, Message, Outcome, Sink, SinkError, Trouble};
+use punctual_sinks::{DestinationState, Fault, Message, Outcome, Sink, SinkError, Trouble};
 use tokio::sync::watch;
 
 use crate::clock::{Clock, Timestamp};
@@ -163,6 +163,10 @@ impl Sink for Watch {
 
     async fn check(&self) -> Result<(), SinkError> {
         self.inner.check().await
+    }
+
+    async fn look_for(&self, destination: &str) -> Result<DestinationState, SinkError> {
+        self.inner.look_for(destination).await
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {

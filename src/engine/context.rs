@@ -6,24 +6,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use punctual_sinks::{Fault, RecentMap, Sink, Trouble};
+use punctual_sinks::{RecentMap, Sink};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info, warn};
+use tracing::info;
 
 use crate::clock::Clock;
 use crate::engine::EngineConfig;
 use crate::engine::breaker::Breaker;
 use crate::engine::claiming::capacity::Capacity;
-use crate::engine::claiming::judge::Reason;
 use crate::engine::claiming::suspect_lock::SuspectLock;
 use crate::engine::claiming::wake_signal::WakeSignal;
+use crate::engine::destinations::Destinations;
 use crate::engine::destinations::failed_attempts::FailedAttempts;
 use crate::engine::destinations::failure_quota::FailureQuota;
-use crate::engine::destinations::{Destinations, Health};
-use crate::engine::event_log::{DeathLog, Deaths, EventCount, LOG_PAUSE, LineBudget};
+use crate::engine::event_log::{DeathLog, EventCount, LineBudget};
 use crate::engine::leases::Leases;
 use crate::engine::throttle::Throttle;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
@@ -114,6 +113,8 @@ pub(super) struct SinkContext {
     pub(super) troubled: Throttle,
     /// Limits log lines about failing destinations.
     pub(super) failing_log: Mutex<LineBudget>,
+    /// Limits log lines about destinations that accept messages again.
+    pub(super) recovered_log: Mutex<LineBudget>,
     /// Limits log lines about messages that the broker dropped as duplicates.
     pub(super) duplicate_log: Throttle,
     pub(super) metrics: SinkMetrics,
@@ -141,124 +142,6 @@ impl Context {
 }
 
 impl LaneContext {
-    /// Logs a death: the first one for each reason and destination at once, the others each minute with their number.
-    pub(super) fn log_death(&self, reason: Reason, destination: &str, detail: &str) {
-        if let Some(deaths) = self.deaths.lock().add(reason, destination, detail, Instant::now()) {
-            self.log_deaths(&deaths);
-        }
-    }
-
-    fn log_deaths(&self, deaths: &Deaths) {
-        let lane = self.lane.as_str();
-        let Deaths { reason, count, destinations, named, detail } = deaths;
-        let reason = reason.as_str();
-        error!(
-            lane,
-            reason,
-            destination = named,
-            destinations,
-            deaths = count,
-            detail,
-            hint = format!("once the cause is mended: `punctual dead requeue --lane {lane} --reason '{reason}'`"),
-            "occurrences are dead; they are not retried"
-        );
-    }
-
-    /// Logs that a destination turned at fault or is given up. Callers can make up names, so further ones in a minute are
-    /// counted.
-    pub(super) fn log_destination(&self, destination: &str, health: Health, patience: Duration, trouble: &Trouble) {
-        let (lane, sink, detail) = (self.lane.as_str(), &*self.sink.name, trouble.detail.as_str());
-        let others = match self.sink.failing_log.lock().add(Instant::now()) {
-            Some(others) => others,
-            None => return,
-        };
-        let is_overload = matches!(trouble.fault, Fault::Refusing | Fault::Unavailable);
-        let waits = is_overload || self.waits_forever && health < Health::GivenUp;
-        if waits {
-            warn!(
-                sink,
-                lane, destination, detail, others, "destination refuses messages; they wait until it accepts one"
-            );
-        } else if health == Health::GivenUp {
-            let hint = "once it is repaired, `punctual dead requeue` with reason `destination` publishes them";
-            warn!(
-                sink,
-                lane,
-                destination,
-                detail,
-                others,
-                lane_waits_forever = self.waits_forever,
-                hint,
-                "destination is given up; from now on its messages are dead at once, but for one trial every 5 s"
-            );
-        } else {
-            warn!(
-                sink,
-                lane,
-                destination,
-                detail,
-                ?patience,
-                others,
-                "destination is at fault; unless it accepts a message, its messages are dead after `patience`"
-            );
-        }
-    }
-
-    /// Logs that occurrences were passed over by their own catch-up, at most once a minute.
-    pub(super) fn log_passed_over(&self, occurrences: u64) {
-        let counted = self.passed_over.lock().add(occurrences, Instant::now());
-        self.warn_passed_over(counted);
-    }
-
-    fn warn_passed_over(&self, occurrences: Option<u64>) {
-        if let Some(occurrences) = occurrences {
-            let hint = "they were overdue by more than `claim.grace`; `catch_up: all` publishes all of them";
-            warn!(lane = self.lane.as_str(), occurrences, hint, "occurrences were passed over by their catch-up");
-        }
-    }
-
-    /// Logs that dead occurrences were dropped because the lane has too many, at most once a minute.
-    pub(super) fn log_dropped(&self, occurrences: u64) {
-        let counted = self.dropped.lock().add(occurrences, Instant::now());
-        self.error_dropped(counted);
-    }
-
-    fn error_dropped(&self, occurrences: Option<u64>) {
-        if let Some(occurrences) = occurrences {
-            let hint = "raise `dead.cap` and `dead.cap_bytes`, or requeue or discard the dead of this lane";
-            error!(
-                lane = self.lane.as_str(),
-                occurrences, hint, "the oldest dead occurrences were dropped; they are lost"
-            );
-        }
-    }
-
-    /// Logs what was counted since the last lines, if a minute is over, or `at_once`.
-    pub(super) fn log_counted(&self, at_once: bool) {
-        let now = Instant::now();
-        let deaths = self.deaths.lock().due(now, at_once);
-        deaths.iter().for_each(|deaths| self.log_deaths(deaths));
-        let (passed_over, dropped) = (self.passed_over.lock().due(now), self.dropped.lock().due(now));
-        self.warn_passed_over(passed_over);
-        self.error_dropped(dropped);
-    }
-
-    /// Counts a copy, and logs a failed one at most once a minute.
-    pub(super) fn count_copy(&self, copied: Result<(), &str>) {
-        let Err(detail) = copied else {
-            self.metrics.dead_copied.inc();
-            return;
-        };
-        self.metrics.dead_not_copied.inc();
-        if self.copy_log.passes(LOG_PAUSE) {
-            let (lane, destination) = (self.lane.as_str(), self.dead_destination.as_deref());
-            warn!(
-                lane,
-                destination, detail, "dead-letter destination refuses copies; recording the dead without a copy"
-            );
-        }
-    }
-
     /// Notes that an occurrence returned to the lane because its destination has reached its quota.
     pub(super) fn returned_over_quota(&self, destination: &str) {
         self.over_quota.lock().touch(destination, Instant::now(), || ());
@@ -282,6 +165,13 @@ impl SinkContext {
         *self.answered.lock() = Some(Instant::now());
         if self.breaker.answered() {
             info!(sink = self.name, "the sink answers again");
+        }
+    }
+
+    /// Logs that a destination, of which the log says that it fails, accepts messages again.
+    pub(super) fn log_recovered(&self, destination: &str) {
+        if let Some(others) = self.recovered_log.lock().add(Instant::now()) {
+            info!(sink = self.name, destination, others, "destination accepts messages again");
         }
     }
 

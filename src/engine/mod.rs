@@ -17,6 +17,7 @@ mod destinations;
 mod event_log;
 pub mod fault;
 pub mod intake;
+mod lane_log;
 mod leases;
 mod prober;
 mod put_refusals;
@@ -293,6 +294,7 @@ fn sink_context(
         failure_quota: FailureQuota::new(occurrences, bytes),
         troubled: Throttle::default(),
         failing_log: Mutex::default(),
+        recovered_log: Mutex::default(),
         duplicate_log: Throttle::default(),
         metrics,
         answered: Mutex::new(None),

@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 use crate::clock::Backoff;
 use crate::engine::breaker::BreakerState;
 use crate::engine::context::{Context, SinkContext};
-use crate::engine::event_log::LOG_PAUSE;
+use crate::engine::event_log::{LOG_PAUSE, LineBudget};
 use crate::engine::state;
 use crate::engine::throttle::Throttle;
 
@@ -34,10 +34,10 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
             let state = changes.borrow_and_update().clone();
             match state {
                 BreakerState::Open { detail, failures } => {
-                    let outage = outage.get_or_insert_with(Outage::new);
+                    let outage = outage.get_or_insert_with(|| Outage::new(&detail));
                     logged &= failures > 0;
                     logged |= probe(&sink, &detail, failures, logged).await;
-                    outage.repeat(&context, &sink);
+                    outage.report(&context, &sink);
                 }
                 state => {
                     if state == BreakerState::Closed {
@@ -60,28 +60,40 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
 /// A time in which the sink is unavailable.
 struct Outage {
     since: Instant,
-    /// Limits log lines about it.
+    /// The cause that the log names.
+    logged: String,
+    /// Limits log lines about other causes.
+    causes: LineBudget,
+    /// Limits log lines that repeat it.
     log: Throttle,
 }
 
 impl Outage {
-    fn new() -> Outage {
+    fn new(detail: &str) -> Outage {
         let log = Throttle::default();
         // Its beginning is logged elsewhere.
         log.pause(LOG_PAUSE);
-        Outage { since: Instant::now(), log }
+        Outage { since: Instant::now(), logged: detail.to_owned(), causes: LineBudget::default(), log }
     }
 
-    /// Logs once a minute that the sink is still unavailable, and how late its tasks are by now.
-    fn repeat(&self, context: &Context, sink: &SinkContext) {
+    /// Logs that the sink is still unavailable and how late its tasks are by now: once a minute, and if the cause is
+    /// another one.
+    fn report(&mut self, context: &Context, sink: &SinkContext) {
         let BreakerState::Open { detail, .. } = sink.breaker.state() else { return };
-        if !self.log.passes(LOG_PAUSE) {
+        let is_other = cause(&detail) != cause(&self.logged) && self.causes.add(Instant::now()).is_some();
+        if !is_other && !self.log.passes(LOG_PAUSE) {
             return;
         }
+        detail.clone_into(&mut self.logged);
         let (oldest_due, overdue) = state::lateness(context, sink);
         let (outage_s, oldest_due_s) = (self.since.elapsed().as_secs(), oldest_due.as_secs());
         warn!(sink = sink.name, outage_s, overdue, oldest_due_s, detail, "the sink is still unavailable");
     }
+}
+
+/// The cause in an error text. A publish and a probe name the sink's address before it, in different sentences.
+fn cause(detail: &str) -> &str {
+    detail.split_once("`: ").map_or(detail, |(_, cause)| cause)
 }
 
 /// The first probe, at the start and without a pause.

@@ -162,6 +162,52 @@ fn a_check_of_nats_publishes_nothing() {
     assert_eq!(client.stream_length("ALL"), 0, "a check publishes nothing");
 }
 
+/// A missing destination of a lane is a warning, because some brokers make it; a missing one of `--destination` is a
+/// failure.
+#[test]
+fn a_check_looks_for_the_destinations_of_lanes_and_for_a_named_one() {
+    if !have("nats-server") {
+        return;
+    }
+    let nats = NatsServer::start("");
+    let mut client = NatsClient::connect(nats.server.port, None);
+    client.create_stream("ALL", &["orders.>"], &json!({}));
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    let port = nats.server.port;
+    std::fs::write(
+        file.path(),
+        format!(
+            "[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"nats://127.0.0.1:{port}\"\n[lanes.default]\n\
+             destination = \"orders.cancel\"\ndead_destination = \"nobody\"\n"
+        ),
+    )
+    .unwrap();
+    let path = file.path().to_str().unwrap();
+    let plain = read(punctual(&["check", "--config", path]).output().unwrap());
+    assert_eq!(plain.code, Some(0), "{}{}", plain.out, plain.err);
+    assert!(plain.out.contains("`orders.cancel` takes messages"), "{}", plain.out);
+    assert!(
+        plain.out.contains("messages for `nobody` would be refused: no stream takes this subject"),
+        "{}",
+        plain.out
+    );
+    for (arguments, code, text) in [
+        (&["--destination", "orders.x"][..], 0, "`orders.x` takes messages"),
+        (&["--destination", "nobody"], 1, "messages would be refused: `nobody`: no stream takes this subject"),
+        (&["--destination", "a b"], 1, "`a b` is no subject that can be published to"),
+        (
+            &["--destination", "orders.x", "--lane", "mail"],
+            2,
+            "the lane `mail` is not configured; configured are `default`",
+        ),
+    ] {
+        let run = read(punctual(&[&["check", "--config", path], arguments].concat()).output().unwrap());
+        assert_eq!(run.code, Some(code), "{arguments:?}: {}{}", run.out, run.err);
+        assert!(run.out.contains(text), "{arguments:?}: {}", run.out);
+    }
+    assert_eq!(client.stream_length("ALL"), 0, "a check publishes nothing");
+}
+
 /// Takes more than five seconds because RabbitMQ needs as long to start.
 #[test]
 fn a_check_of_rabbitmq_publishes_nothing() {

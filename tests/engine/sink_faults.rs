@@ -257,6 +257,44 @@ async fn an_outage_is_logged_again_every_minute_with_its_length() {
     assert_eq!((repeats().len(), bed.keys().len()), (lines.len(), 1), "it ends with the outage");
 }
 
+/// An operator who reads only the log must not look for a broken network while the password is wrong.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_logged_again_when_its_cause_changes() {
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start();
+    bed.sink.answer_by(|_| Answer::Retry(Trouble::definite(Fault::Sink, "the connection was lost")));
+    bed.put([("x", after(millis(10)))]).await;
+    bed.pass(millis(50)).await;
+    bed.sink.set_unavailable(true);
+    bed.pass(seconds(30)).await;
+    let lines = |text: &str| log.text().lines().filter(|line| line.contains(text)).count();
+    assert_eq!(lines("the connection was lost"), 1, "{}", log.text());
+    assert_eq!(lines("the sink is still unavailable"), 1, "{}", log.text());
+    assert_eq!(lines("cannot reach the sink at `memory:`: unavailable"), 1, "{}", log.text());
+}
+
+/// The log has said that the destination fails, so it also says that it does not fail any more.
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_accepts_messages_again_is_logged_once() {
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start();
+    let recovered = || log.text().lines().filter(|line| line.contains("destination accepts messages again")).count();
+    for health in ["destination is at fault", "destination is given up"] {
+        let refuse = |_: &_| Answer::Retry(Trouble::definite(Fault::Destination, "unknown topic"));
+        bed.sink.answer_by(refuse);
+        let before = recovered();
+        bed.put([(health.rsplit(' ').next().unwrap(), to("gone", millis(10)))]).await;
+        let long = if health.ends_with("up") { 40 } else { 5 };
+        bed.pass(seconds(long)).await;
+        assert!(log.text().contains(health), "{}", log.text());
+        assert_eq!(recovered(), before);
+        bed.sink.answer_by(|_| Answer::Accept);
+        bed.put([("y", to("gone", seconds(6))), ("z", to("gone", seconds(12)))]).await;
+        bed.pass(seconds(20)).await;
+        assert_eq!(recovered(), before + 1, "{}", log.text());
+    }
+}
+
 /// Dead occurrences beyond the cap and occurrences that are passed over are logged with their count.
 #[tokio::test(start_paused = true)]
 async fn dropped_and_passed_over_occurrences_are_logged_with_their_number() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use punctual_sinks::{Fault, Outcome};
+use punctual_sinks::{DestinationState, Fault, Outcome};
 
 use super::{Broker, PATIENCE, accepted, batch, keys, message, publish};
 
@@ -148,4 +148,16 @@ pub(super) async fn a_closed_sink_fails_the_check_and_does_not_reconnect(broker:
     sink.close(PATIENCE).await.expect("nothing is under way");
     let detail = sink.check().await.expect_err("it is closed").to_string();
     assert!(detail.contains("the sink is closed"), "{detail}");
+}
+
+/// `a` exists on every broker. Nothing is published, and no destination is made.
+pub(super) async fn a_sink_looks_for_a_destination_and_makes_none(broker: impl Broker) {
+    let sink = broker.sink(PATIENCE);
+    assert_eq!(sink.look_for("a").await.unwrap(), DestinationState::Exists);
+    for _ in 0..2 {
+        let state = sink.look_for("nobody.made.this").await.unwrap();
+        assert!(matches!(state, DestinationState::Missing(_)), "{state:?}");
+    }
+    assert_eq!(broker.received("a"), []);
+    assert_eq!(publish(&sink, batch("a", 0..3)).await, accepted(3), "the connection still works");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
-use punctual_sinks::{Fault, Message, Outcome, Sink, SinkConfig, SinkError, Tls, Trouble};
+use punctual_sinks::{DestinationState, Fault, Message, Outcome, Sink, SinkConfig, SinkError, Tls, Trouble};
 
 use super::{Broker, PATIENCE, Process, Received, SOON, accepted, batch, keys, publish, suite};
 use crate::support::certificates::Certificates;
@@ -105,6 +105,10 @@ impl Sink for Prefixed {
         self.sink.check().await
     }
 
+    async fn look_for(&self, destination: &str) -> Result<DestinationState, SinkError> {
+        self.sink.look_for(&format!("{}{destination}", self.prefix)).await
+    }
+
     async fn close(&self, deadline: Duration) -> Result<(), SinkError> {
         self.sink.close(deadline).await
     }
@@ -128,6 +132,7 @@ suite!(Topics:
     capabilities::a_dropped_stream_sends_nothing_more,
     capabilities::close_under_load_loses_no_accepted_message,
     capabilities::a_check_succeeds_and_publishes_nothing,
+    capabilities::a_sink_looks_for_a_destination_and_makes_none,
     capabilities::a_closed_sink_fails_the_check_and_does_not_reconnect,
 );
 

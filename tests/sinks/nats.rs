@@ -63,6 +63,7 @@ suite!(NatsServer:
     capabilities::a_dropped_stream_sends_nothing_more,
     capabilities::close_under_load_loses_no_accepted_message,
     capabilities::a_check_succeeds_and_publishes_nothing,
+    capabilities::a_sink_looks_for_a_destination_and_makes_none,
     capabilities::a_closed_sink_fails_the_check_and_does_not_reconnect,
     outages::a_killed_server_is_a_fault_of_the_sink_until_it_is_back,
     outages::a_server_killed_during_a_batch_leaves_every_outcome_correct,

@@ -158,6 +158,7 @@ suite!(Shared:
     capabilities::a_dropped_stream_sends_nothing_more,
     capabilities::close_under_load_loses_no_accepted_message,
     capabilities::a_check_succeeds_and_publishes_nothing,
+    capabilities::a_sink_looks_for_a_destination_and_makes_none,
     capabilities::a_closed_sink_fails_the_check_and_does_not_reconnect,
 );
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use punctual_sinks::{Fault, Outcome, Sink, SinkConfig, Trouble};
+use punctual_sinks::{DestinationState, Fault, Outcome, Sink, SinkConfig, Trouble};
 
 use super::{Broker, PATIENCE, Process, Received, accepted, batch, in_time, keys, message, publish, suite};
 use crate::support::redis::RedisServer;
@@ -82,6 +82,11 @@ async fn a_refused_message_does_not_affect_the_others_of_its_batch() {
     let of_stream = |trouble: &Trouble| trouble.fault == Fault::Destination && trouble.detail.starts_with("WRONGTYPE ");
     assert!(matches!(&outcomes[1], Outcome::Retry(trouble) if of_stream(trouble)), "the key is repaired: {outcomes:?}");
     assert!(matches!(&outcomes[3], Outcome::Reject(detail) if detail.contains("punctual:")), "{outcomes:?}");
+    let no_stream = DestinationState::Missing("the key is no stream but a string".to_owned());
+    assert_eq!(sink.look_for("b").await.unwrap(), no_stream);
+    for stream in ["a", "made by the first message"] {
+        assert_eq!(sink.look_for(stream).await.unwrap(), DestinationState::Exists);
+    }
     for index in [0, 2, 4] {
         assert_eq!(outcomes[index], Outcome::Accepted);
     }

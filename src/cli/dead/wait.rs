@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use hyper::Method;
-use serde::Deserialize;
 
 use super::{Caller, DeadView, ManyArguments, PageView};
-use crate::cli::out::Printable;
+use crate::cli::status::StatsView;
 use crate::cli::task::path_segment;
 use crate::cli::{Failure, say};
 use crate::task::duration;
@@ -18,11 +17,6 @@ const MAX_PAGES: usize = 100;
 
 /// How many causes are shown.
 const MAX_CAUSES: usize = 10;
-
-#[derive(Deserialize)]
-struct StatsView {
-    now: Printable,
-}
 
 /// Parses a duration for clap.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -35,11 +29,11 @@ pub(super) async fn time_of(caller: &Caller<'_>) -> Result<String, Failure> {
     Ok(stats.now.as_str().to_owned())
 }
 
-/// Waits, then shows which of the requeued occurrences died again. After a requeue by filter these are all that died
-/// since then in the lane of the filter.
+/// Waits, then shows which of the requeued occurrences died again, and where messages still fail: those may die later.
+/// After a requeue by filter these are all that died since then in the lane of the filter.
 ///
 /// # Errors
-/// If any died, so that a script notices.
+/// If any died, or messages fail at a destination or a sink of the lane, so that a script notices.
 pub(super) async fn died_since(
     caller: &Caller<'_>,
     arguments: &ManyArguments,
@@ -67,12 +61,20 @@ pub(super) async fn died_since(
             break;
         }
     }
+    let (_, stats) = caller.call::<StatsView>(Method::GET, "/v1/stats", None, "cannot show what still fails").await?;
+    let failing = stats.sink_troubles(arguments.filter.lane.as_deref());
+    let failing: String = failing.lines().map(|line| format!("\n  {line}")).collect();
     let (total, waited) = (causes.values().sum::<u64>(), duration::format(wait));
-    if total == 0 {
+    if total == 0 && failing.is_empty() {
         return if arguments.place.json { Ok(()) } else { say(&format!("none died again within {waited}\n")) };
     }
     let mut causes: Vec<(String, u64)> = causes.into_iter().collect();
     causes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let causes = causes.iter().take(MAX_CAUSES).map(|(cause, count)| format!("\n  {count} x {cause}"));
-    Err(Failure::failed(anyhow!("{total} died again within {waited}:{}", causes.collect::<String>())))
+    let died = match total {
+        0 => format!("none died again within {waited}"),
+        _ => format!("{total} died again within {waited}:{}", causes.collect::<String>()),
+    };
+    let failing = if failing.is_empty() { failing } else { format!("\nmessages still wait for an answer:{failing}") };
+    Err(Failure::failed(anyhow!("{died}{failing}")))
 }

@@ -1,5 +1,7 @@
 //! The dues of several tasks in one table, the earliest first.
 
+use std::time::Duration;
+
 use anyhow::anyhow;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -9,7 +11,7 @@ use crate::cli::schedule_arguments::shown_due;
 use crate::cli::{Failure, say, tell};
 use crate::clock::Timestamp;
 use crate::task::spec;
-use crate::task::{Schedule, TaskId};
+use crate::task::{Schedule, TaskId, When};
 
 /// Maximum number of dues that are shown of one task.
 const MAX_DUES_OF_TASK: usize = 10_000;
@@ -71,7 +73,8 @@ pub(super) fn show(arguments: &PreviewArguments, text: &str, now: Timestamp) -> 
     say(&rows.iter().map(line).collect::<String>())
 }
 
-/// The first dues after `from`, at most `most`, all before `to`.
+/// The first dues of a task that is put at `from`, at most `most`. With `to` they are those of the time from `from`,
+/// which is included, until before `to`.
 fn dues(
     schedule: &Schedule,
     id: &TaskId,
@@ -81,7 +84,13 @@ fn dues(
 ) -> Result<Vec<Timestamp>, String> {
     let limit = schedule.limit.map_or(most, |limit| most.min(usize::try_from(limit).unwrap_or(most)));
     let mut dues = Vec::new();
-    let mut next = schedule.first(id, from).map_err(|error| error.to_string())?;
+    // A due is later than its put, unless the schedule fixes the times.
+    let is_fixed = matches!(schedule.when, When::Cron { .. } | When::Every { start: Some(_), .. });
+    let first = match to.is_some() && is_fixed {
+        true => schedule.next_after(id, from, from.minus(Duration::from_millis(1))),
+        false => schedule.first(id, from),
+    };
+    let mut next = first.map_err(|error| error.to_string())?;
     while let Some(due) = next.filter(|due| dues.len() < limit && to.is_none_or(|to| *due < to)) {
         dues.push(due);
         next = schedule.next_after(id, from, due).map_err(|error| error.to_string())?;

@@ -3,9 +3,9 @@
 //!
 //! A destination is at fault in two cases: the sink says so (unknown, without a stream, not authorised, full), or it has
 //! accepted nothing since a failure while the sink accepted messages for others. If it is overloaded, its messages wait
-//! without end. Otherwise it is given up once messages have failed there for `patience`. Its messages are then dead, except for one trial every few seconds until one is
-//! accepted. Only observed failures count: time without attempts, or with an unavailable sink, does not count against a
-//! destination.
+//! without end. Otherwise it is given up once messages have failed there for `patience`. Its messages are then dead,
+//! except for one trial every few seconds until one is accepted. Only observed failures count: time without attempts,
+//! or with an unavailable sink, does not count against a destination.
 //!
 //! A destination is new until it accepts a message. A caller can make up any number of new names. If more than a
 //! hundred new destinations fail, they share one `patience`. Once they have failed for that long, each further one is
@@ -62,6 +62,16 @@ impl Destination {
         self.trial = None;
         self.reported = Health::Well;
     }
+}
+
+/// What an accepted message changed at its destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::engine) struct Acceptance {
+    /// It ended failures, or was the first message that the destination accepted. In both cases, earlier occurrences
+    /// may have returned to the lane.
+    pub(in crate::engine) is_change: bool,
+    /// The destination was reported to be at fault or given up before.
+    pub(in crate::engine) is_recovery: bool,
 }
 
 /// A destination at which messages fail.
@@ -158,24 +168,24 @@ impl Destinations {
         }
     }
 
-    /// A message that was sent at `sent` was accepted. Returns whether this ended failures of its destination, or was
-    /// the first message that it accepted. In both cases, earlier occurrences may have returned to the lane.
-    pub(in crate::engine) fn accepted(&mut self, destination: &str, sent: Instant) -> bool {
+    /// A message that was sent at `sent` was accepted.
+    pub(in crate::engine) fn accepted(&mut self, destination: &str, sent: Instant) -> Acceptance {
         self.sink_accepted = self.sink_accepted.max(Some(sent));
         let is_first = self.accepting.insert(destination);
         if is_first {
             self.new.accepted(destination);
         }
         if self.failing.get_mut(destination).is_none() {
-            return is_first;
+            return Acceptance { is_change: is_first, is_recovery: false };
         }
         let known = self.failing.touch(destination, Instant::now(), Destination::default);
         known.accepted = known.accepted.max(Some(sent));
         let forgiven = known.failures.end_with(sent);
+        let is_recovery = forgiven && known.reported > Health::Well;
         if forgiven {
             known.forgive();
         }
-        forgiven || is_first
+        Acceptance { is_change: forgiven || is_first, is_recovery }
     }
 
     /// How long a destination may be at fault before its messages are dead.
@@ -359,9 +369,11 @@ mod tests {
         assert_eq!(all.gate("gone", at(start, 32)), DestinationGate::GivenUp("no such topic".into()));
         assert_eq!(all.gate("gone", at(start, 36)), TRIAL, "the next trial");
         assert_eq!(all.gate("other", at(start, 36)), DestinationGate::Open);
-        assert!(all.accepted("other", at(start, 36)), "its first one");
-        assert!(all.accepted("gone", at(start, 36)));
-        assert!(!all.accepted("gone", at(start, 36)) && !all.accepted("other", at(start, 36)), "no news");
+        let change = |is_recovery| Acceptance { is_change: true, is_recovery };
+        assert_eq!(all.accepted("other", at(start, 36)), change(false), "its first one");
+        assert_eq!(all.accepted("gone", at(start, 36)), change(true));
+        let no_news = Acceptance::default();
+        assert_eq!([all.accepted("gone", at(start, 36)), all.accepted("other", at(start, 36))], [no_news; 2]);
         assert_eq!(all.gate("gone", at(start, 37)), DestinationGate::Open, "one was accepted: all is well");
     }
 

@@ -209,9 +209,12 @@ impl ClaimState {
                     sink.metrics.accepted.inc();
                 }
                 sink.answered();
-                let forgiven = sink.destinations.lock().accepted(&flight.destination, sent);
+                let acceptance = sink.destinations.lock().accepted(&flight.destination, sent);
+                if acceptance.is_recovery {
+                    sink.log_recovered(&flight.destination);
+                }
                 // Occurrences that returned over quota can be published now, so claims start at the oldest again.
-                if forgiven && self.claim.lane.forget_returns(&flight.destination) {
+                if acceptance.is_change && self.claim.lane.forget_returns(&flight.destination) {
                     self.claim.context.wake(&self.claim.lane.lane);
                 }
             }

@@ -1,7 +1,10 @@
 //! `punctual check`: checks that an instance would start and reach everything in its configuration.
 //!
-//! It reads the configuration, connects and logs in. It publishes no message and writes nothing. All checks run in
-//! parallel, each with a time limit, and all findings are reported.
+//! It reads the configuration, connects, logs in, and looks for the destinations of lanes. It publishes no message and
+//! writes nothing. All checks run in parallel, each with a time limit, and all findings are reported.
+
+mod destinations;
+mod finding;
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
@@ -10,10 +13,11 @@ use anyhow::anyhow;
 use clap::Args;
 use futures_util::future::join_all;
 use punctual_sinks::{Cause, SinkError};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
+use self::finding::{CheckFailure, Finding, Kind, faults_as_json};
 use super::parts::Parts;
 use super::program::{Failure, runtime};
 use super::{SourceArguments, say, serve};
@@ -39,82 +43,22 @@ pub(super) struct CheckArguments {
     /// Read the configuration alone, and connect to nothing
     #[arg(long)]
     offline: bool,
+    /// Also check that messages for this topic, queue, subject or stream would be accepted
+    #[arg(long, value_name = "NAME", conflicts_with = "offline")]
+    destination: Option<String>,
+    /// The lane of that destination, which decides the sink
+    #[arg(long, value_name = "LANE", default_value = "default", requires = "destination")]
+    lane: String,
     /// Show what was found as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The result of one check.
-struct Finding {
-    /// `configuration`, `timeline`, or `sink <name>`.
-    of: String,
-    result: Result<String, Trouble>,
-    /// What works but is probably not intended: text and hint.
-    warnings: Vec<(String, Option<String>)>,
-}
-
-/// Why a check failed.
-struct Trouble {
-    kind: Kind,
-    /// The option, and where it was set.
-    fault: ConfigFault,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Other,
-    Configuration,
-    Unreachable,
-    LogIn,
-    Untrusted,
-}
-
-impl Kind {
-    fn code(self) -> u8 {
-        match self {
-            Kind::Other => 1,
-            Kind::Configuration => 2,
-            Kind::Unreachable => 3,
-            Kind::LogIn => 4,
-            Kind::Untrusted => 5,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Other => "other",
-            Kind::Configuration => "configuration",
-            Kind::Unreachable => "unreachable",
-            Kind::LogIn => "log_in",
-            Kind::Untrusted => "untrusted",
-        }
-    }
-
-    /// The beginning of the error text.
-    fn detail(self) -> &'static str {
-        match self {
-            Kind::Other => "it takes nothing",
-            Kind::Configuration => "it cannot be used",
-            Kind::Unreachable => "it cannot be reached",
-            Kind::LogIn => "the login was refused",
-            Kind::Untrusted => "its certificate is not trusted",
-        }
-    }
-
-    fn hint(self, option: &str) -> Option<String> {
-        match self {
-            Kind::Other | Kind::Configuration => None,
-            Kind::Unreachable => Some(format!("start it, or name another address in `{option}`")),
-            Kind::LogIn => Some(format!("the user and the password are in `{option}`")),
-            Kind::Untrusted => Some("`tls.ca_file` names a file with the authorities to trust".to_owned()),
-        }
-    }
-}
-
 pub(super) fn run(arguments: CheckArguments) -> Result<(), Failure> {
-    let CheckArguments { sources, offline, json } = arguments;
+    let CheckArguments { sources, offline, destination, lane, json } = arguments;
     let runtime = runtime()?;
-    let findings = match find(&runtime, sources, offline) {
+    let wanted = destination.as_deref().map(|name| Wanted { name, lane: &lane });
+    let findings = match find(&runtime, sources, offline, wanted) {
         Ok(findings) => findings,
         Err(error) => {
             if json {
@@ -138,7 +82,19 @@ pub(super) fn run(arguments: CheckArguments) -> Result<(), Failure> {
     }
 }
 
-fn find(runtime: &Runtime, sources: SourceArguments, offline: bool) -> Result<Vec<Finding>, ConfigError> {
+/// The destination of `--destination`.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    name: &'a str,
+    lane: &'a str,
+}
+
+fn find(
+    runtime: &Runtime,
+    sources: SourceArguments,
+    offline: bool,
+    wanted: Option<Wanted<'_>>,
+) -> Result<Vec<Finding>, ConfigError> {
     let sources = sources.sources()?;
     let file = sources.file.as_ref().map_or_else(|| "no file".to_owned(), |(path, _)| path.clone());
     // Sinks may need the runtime to be built.
@@ -152,25 +108,34 @@ fn find(runtime: &Runtime, sources: SourceArguments, offline: bool) -> Result<Ve
     let result = if offline { Ok(file) } else { look_at_listener(&config).map(|()| file) };
     let mut findings = vec![Finding { of: "configuration".to_owned(), result, warnings: warnings.collect() }];
     if !offline {
-        findings.extend(runtime.block_on(ask_all(&config, &parts)));
+        findings.extend(runtime.block_on(ask_all(&config, &parts, wanted)));
     }
     Ok(findings)
 }
 
 /// Checks that the address of the API belongs to this machine. The port is not tried, because an instance may be using
 /// it.
-fn look_at_listener(config: &Config) -> Result<(), Trouble> {
+fn look_at_listener(config: &Config) -> Result<(), CheckFailure> {
     let address = SocketAddr::new(config.http.listen.ip(), 0);
     let detail = |error| format!("cannot listen on `{}`: {error}", address.ip());
     TcpListener::bind(address)
         .map(drop)
-        .map_err(|error| Trouble::new(config, "http.listen", Kind::Configuration, detail(error)))
+        .map_err(|error| CheckFailure::new(config, "http.listen", Kind::Configuration, detail(error)))
 }
 
-async fn ask_all(config: &Config, parts: &Parts) -> Vec<Finding> {
-    let sinks = parts.sinks.iter().map(|(name, sink)| ask_sink(config, name, sink));
+async fn ask_all(config: &Config, parts: &Parts, wanted: Option<Wanted<'_>>) -> Vec<Finding> {
+    let sinks = parts.sinks.iter().map(|(name, sink)| async move {
+        let finding = ask_sink(config, name, sink).await;
+        // Without a connection, its destinations have the same failure.
+        let lanes = match finding.result {
+            Ok(_) => destinations::look(config, name, sink, wanted).await,
+            Err(_) => Vec::new(),
+        };
+        std::iter::once(finding).chain(lanes).collect::<Vec<_>>()
+    });
     let (timeline, sinks) = tokio::join!(ask_timeline(config, parts), join_all(sinks));
-    std::iter::once(timeline).chain(sinks).collect()
+    let unknown = wanted.and_then(|wanted| destinations::unknown_lane(config, wanted));
+    std::iter::once(timeline).chain(sinks.into_iter().flatten()).chain(unknown).collect()
 }
 
 async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
@@ -181,7 +146,7 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
     }
     let trouble = |option, kind, detail: String| Finding {
         of: of.clone(),
-        result: Err(Trouble::new(config, option, kind, detail)),
+        result: Err(CheckFailure::new(config, option, kind, detail)),
         warnings: Vec::new(),
     };
     let found = match timeout(TIMELINE_TIMEOUT, check_server(&serve::redis_config(config, &parts.tls))).await {
@@ -205,7 +170,7 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
     };
     let version = found.version.map_or_else(|| "Redis".to_owned(), |version| format!("Redis {version}"));
     let result = match config.strict && !found.advice.is_empty() {
-        true => Err(Trouble::new(config, "redis.strict", Kind::Configuration, NOT_SET_UP.to_owned())),
+        true => Err(CheckFailure::new(config, "redis.strict", Kind::Configuration, NOT_SET_UP.to_owned())),
         false => Ok(format!("{}: {version}, {timeline}", config.redis)),
     };
     let warnings = found.advice.into_iter().map(|advice| (advice.detail, Some(advice.hint.to_owned())));
@@ -225,7 +190,7 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
         }),
         Err(error) => {
             let (kind, detail) = kind_and_detail(error);
-            Err(Trouble::new(config, &format!("sinks.{name}.url"), kind, detail))
+            Err(CheckFailure::new(config, &format!("sinks.{name}.url"), kind, detail))
         }
     };
     Finding { of: format!("sink {name}"), result, warnings: Vec::new() }
@@ -247,71 +212,4 @@ fn kind(cause: Cause) -> Kind {
         Cause::Untrusted => Kind::Untrusted,
         Cause::Refused => Kind::Other,
     }
-}
-
-impl Trouble {
-    fn new(config: &Config, option: &str, kind: Kind, detail: String) -> Trouble {
-        // The kind's own text already says this.
-        let detail = detail.strip_prefix("cannot connect to ").unwrap_or(&detail);
-        let detail = format!("{}: {detail}", kind.detail());
-        Trouble { kind, fault: ConfigFault { hint: kind.hint(option), ..config.fault(option, detail) } }
-    }
-}
-
-impl Finding {
-    fn as_text(&self) -> String {
-        let mut text = String::new();
-        let mut line = |state: &str, detail: &str, hint: Option<&str>| {
-            text += &format!("{state:<8} {:<16} {}\n", self.of, detail.replace('\n', "\n    "));
-            text += &hint.map(|hint| format!("{:<8} {:<16} hint: {hint}\n", "", "")).unwrap_or_default();
-        };
-        match &self.result {
-            Ok(found) => line("ok", found, None),
-            Err(trouble) => {
-                let detail = ConfigFault { hint: None, ..trouble.fault.clone() }.to_string();
-                line("failed", &detail, trouble.fault.hint.as_deref());
-            }
-        }
-        for (detail, hint) in &self.warnings {
-            line("warning", detail, hint.as_deref());
-        }
-        text
-    }
-
-    fn as_json(&self) -> Value {
-        let (check, name) = match self.of.split_once(' ') {
-            Some((check, name)) => (check, Some(name)),
-            None => (self.of.as_str(), None),
-        };
-        let warnings: Vec<_> =
-            self.warnings.iter().map(|(detail, hint)| json!({"detail": detail, "hint": hint})).collect();
-        let mut object = json!({"check": check, "warnings": warnings});
-        if let Some(name) = name {
-            object["name"] = name.into();
-        }
-        match &self.result {
-            Ok(found) => {
-                object["result"] = "ok".into();
-                object["found"] = found.as_str().into();
-            }
-            Err(trouble) => {
-                object["result"] = "failed".into();
-                object["kind"] = trouble.kind.name().into();
-                object["fault"] = fault_as_json(&trouble.fault);
-            }
-        }
-        object
-    }
-}
-
-fn fault_as_json(fault: &ConfigFault) -> Value {
-    let origin = fault.origin.to_string();
-    json!({"option": fault.path, "origin": origin, "detail": fault.detail, "hint": fault.hint})
-}
-
-/// A configuration with faults: nothing else was checked.
-fn faults_as_json(error: &ConfigError) -> Value {
-    let faults: Vec<_> = error.0.iter().map(fault_as_json).collect();
-    let check = json!({"check": "configuration", "result": "failed", "kind": "configuration", "faults": faults});
-    json!({"result": "failed", "exit_code": Kind::Configuration.code(), "checks": [check]})
 }
