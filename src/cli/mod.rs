@@ -22,6 +22,7 @@ pub mod shell;
 mod status;
 mod target;
 mod task;
+mod task_list;
 mod watch;
 
 use std::ffi::OsString;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::anyhow;
 use clap::Args;
 use hyper::Method;
 use serde::Deserialize;
@@ -103,9 +102,7 @@ async fn show(client: &Client, json: bool) -> Result<(), Failure> {
     if answer.status != 200 {
         return Err(refused(client, &answer, doing, json));
     }
-    let stats: StatsView = serde_json::from_str(&answer.text).map_err(|_| {
-        Failure::failed(anyhow!("{doing}: `{}` does not answer like an instance of punctual", client.shown()))
-    })?;
+    let stats: StatsView = serde_json::from_str(&answer.text).map_err(|_| client.no_instance(doing, answer.status))?;
     if json { out::json(&answer.text) } else { say(&table(&stats)) }
 }
 

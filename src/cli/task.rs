@@ -1,4 +1,4 @@
-//! `punctual task put | get | cancel`: the API of a running instance from the command line.
+//! `punctual task put | get | cancel | list`: the API of a running instance from the command line.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,6 +21,7 @@ use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
 use super::schedule_arguments::{ScheduleArguments, shown_due};
 use super::target::ApiTarget;
+use super::task_list::{self, TaskListArguments};
 use super::{Failure, batch, say};
 use crate::clock::{Clock, LocalClock};
 use crate::task::spec;
@@ -50,6 +51,9 @@ pub(super) enum TaskCommand {
     Get(IdArguments),
     /// Cancel a task
     Cancel(IdArguments),
+    /// List tasks that wait or are in flight, in no order
+    #[command(after_help = task_list::EXAMPLES)]
+    List(TaskListArguments),
 }
 
 /// The instance, and how to show its answer.
@@ -141,6 +145,7 @@ pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
             TaskCommand::Put(arguments) => put(&arguments).await,
             TaskCommand::Get(arguments) => get(&arguments).await,
             TaskCommand::Cancel(arguments) => cancel(&arguments).await,
+            TaskCommand::List(arguments) => task_list::list(&arguments).await,
         }
     })
 }
@@ -297,11 +302,7 @@ impl TaskPlace {
         }
         let view: AnswerView = serde_json::from_str(&answer.text).unwrap_or_default();
         match if looks { view.status.as_str().unwrap_or_default() } else { view.result.as_str() } {
-            "" => Err(Failure::failed(anyhow!(
-                "{doing}: `{}` answered {} but not like an instance of punctual",
-                client.shown(),
-                answer.status
-            ))),
+            "" => Err(client.no_instance(&doing, answer.status)),
             _ => Ok((answer, view)),
         }
     }

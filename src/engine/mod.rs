@@ -19,6 +19,7 @@ pub mod fault;
 pub mod intake;
 mod lane_log;
 mod leases;
+pub mod list;
 mod prober;
 mod put_refusals;
 mod state;

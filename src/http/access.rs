@@ -63,6 +63,7 @@ const ROUTES: &[(&str, &str, Need, Limited)] = &[
     ("GET", "/v1/tasks/{id}", Need::Scope(Scope::Read), Limited::Own),
     ("PUT", "/v1/tasks/{id}", Need::Scope(Scope::Write), Limited::Own),
     ("DELETE", "/v1/tasks/{id}", Need::Scope(Scope::Write), Limited::Own),
+    ("GET", "/v1/tasks", Need::Scope(Scope::Read), Limited::Own),
     ("POST", "/v1/tasks", Need::Scope(Scope::Write), Limited::Own),
     ("POST", "/v1/tasks:batch", Need::Scope(Scope::Write), Limited::Own),
     ("POST", "/v1/preview", Need::Scope(Scope::Read), Limited::Anything),

@@ -178,7 +178,11 @@ impl Caller {
         Err(forbidden("limited_token", detail))
     }
 
-    fn check_lane(&self, lane: &Lane) -> Result<(), Problem> {
+    /// Checks that it may use a lane.
+    ///
+    /// # Errors
+    /// 403, whether there is such a lane or not.
+    pub(super) fn check_lane(&self, lane: &Lane) -> Result<(), Problem> {
         if self.may_use(lane) {
             return Ok(());
         }

@@ -11,6 +11,7 @@ mod openapi;
 mod post;
 mod preview;
 mod problem;
+mod query;
 pub mod server;
 mod state;
 mod tasks;
@@ -110,7 +111,7 @@ impl Api {
 fn routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::with_openapi(openapi::more())
         .routes(routes!(tasks::put, tasks::get, tasks::cancel))
-        .routes(routes!(post::post))
+        .routes(routes!(tasks::list::list, post::post))
         .routes(routes!(batch::put))
         .routes(routes!(preview::preview))
         .routes(routes!(dead::list))

@@ -30,6 +30,7 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("no_method", 405, "the path does not take this method"),
     ("too_slow", 408, "the body did not come in time"),
     ("in_flight", 409, "the key waits or is in flight, so no other message can use it and it cannot be requeued"),
+    ("cursor_gone", 410, "Redis was restarted or replaced, and the position in the list is lost: begin again"),
     ("too_large", 413, "the body is too large"),
     ("unsupported_media_type", 415, "the body is of another media type"),
     ("invalid", 422, "the input is invalid; `errors` lists every fault"),

@@ -26,6 +26,7 @@ string_enum! {
         Discard = "discard",
         Browse = "browse",
         Show = "show",
+        Scan = "scan",
     }
 }
 

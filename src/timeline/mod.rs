@@ -9,6 +9,7 @@ pub mod dead;
 pub mod keys;
 pub mod memory;
 pub mod redis;
+pub mod scan;
 pub mod scripts;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub use self::claims::{
     Settle, Settled, Settlement, SuspectsRequest, Token, Verdict,
 };
 pub use self::dead::{BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES};
+pub use self::scan::{SCAN_COUNT, ScanRequest, Scanned, ScannedTask, TaskFilter, TaskStatus};
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
 use crate::task::{Counts, Key, Lane, Shard, TaskId};
@@ -131,6 +133,10 @@ pub trait Timeline: Send + Sync + 'static {
     /// Lists dead occurrences of a shard in the order of their deaths. One call reads only a few, however many there
     /// are.
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError>;
+
+    /// Reads a part of the tasks of a lane, in no order. A task that stays in the lane from the first part to the last
+    /// comes at least once.
+    async fn scan(&self, shard: Shard, lane: &Lane, request: ScanRequest) -> Result<Scanned, TimelineError>;
 
     /// Reads one dead occurrence.
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError>;

@@ -179,9 +179,12 @@ pub static BROWSE: Script = script!(
 );
 /// Reads one dead occurrence.
 pub static SHOW: Script = script!(Show, "show", [], ["dead", "dead:records"], ["now", "key"]);
+/// Lists tasks of a lane.
+pub static SCAN: Script =
+    script!(Scan, "scan", [], ["due"], ["now", "cursor", "count", "status", "prefix", "text", "from", "to"]);
 
 /// All scripts.
-pub static ALL: [&Script; 13] = [
+pub static ALL: [&Script; 14] = [
     &PUT,
     &GET,
     &CANCEL,
@@ -195,6 +198,7 @@ pub static ALL: [&Script; 13] = [
     &DISCARD,
     &BROWSE,
     &SHOW,
+    &SCAN,
 ];
 
 string_enum! {
@@ -249,5 +253,7 @@ string_enum! {
         Browsed = "browsed",
         /// The dead occurrence was found.
         Shown = "shown",
+        /// A part of the tasks of a lane.
+        Scanned = "scanned",
     }
 }

@@ -14,6 +14,7 @@ pub(super) const NEEDS: &[(&str, &str, char)] = &[
     ("GET", "/v1/tasks/{id}", 'r'),
     ("PUT", "/v1/tasks/{id}", 'w'),
     ("DELETE", "/v1/tasks/{id}", 'w'),
+    ("GET", "/v1/tasks", 'r'),
     ("POST", "/v1/tasks", 'w'),
     ("POST", "/v1/tasks:batch", 'w'),
     ("POST", "/v1/preview", 'r'),

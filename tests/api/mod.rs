@@ -10,6 +10,7 @@ mod client;
 mod dead;
 mod document;
 mod limits;
+mod list;
 mod long_batch;
 mod malformed_http;
 mod openapi;

@@ -319,3 +319,33 @@ fn a_task_that_is_too_large_is_reported_with_the_limit() {
     let reported = run(&put);
     assert_eq!(reported.code, Some(0), "{}", reported.err);
 }
+
+#[test]
+fn tasks_are_listed_in_lines_and_as_json() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let lines: String = (0..1500)
+        .map(|n| format!("{{\"id\":\"order-{n}\",\"schedule\":{{\"in\":\"1h\"}},\"message\":{{}}}}\n"))
+        .collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    let put = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &url]);
+    assert_eq!(put.code, Some(0), "{}", put.err);
+    let all = run(&["task", "list", "--limit", "5000", "--url", &url]);
+    assert_eq!((all.code, all.err.as_str()), (Some(0), ""));
+    let ids: std::collections::BTreeSet<&str> = all.out.lines().filter_map(|line| line.split("  ").next()).collect();
+    assert_eq!(ids.len(), 1500);
+    let first = all.out.lines().next().unwrap();
+    assert!(first.contains("  default  scheduled  20"), "{first}");
+    let some = run(&["task", "list", "--limit", "3", "--url", &url]);
+    assert_eq!((some.code, some.err.as_str()), (Some(0), "there are more: `--limit` says how many are shown\n"));
+    let one = run(&["task", "list", "--json", "--contains", "1499", "--status", "scheduled", "--url", &url]);
+    let one: serde_json::Value = serde_json::from_str(&one.out).unwrap();
+    assert_eq!(
+        (&one["id"], &one["lane"], &one["status"]),
+        (&"order-1499".into(), &"default".into(), &"scheduled".into())
+    );
+    let none = run(&["task", "list", "--lane", "defualt", "--url", &url]);
+    assert_eq!(none.code, Some(1));
+    assert!(none.err.contains("the lane `defualt` is not configured; configured are `default`"), "{}", none.err);
+}

@@ -5,7 +5,6 @@ mod wait;
 
 use std::time::Duration;
 
-use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde::Deserialize;
@@ -177,7 +176,7 @@ async fn list(arguments: &ListArguments) -> Result<(), Failure> {
             match serde_json::from_str::<DeadView>(item.get()) {
                 _ if arguments.place.json => out::json(item.get())?,
                 Ok(dead) => say(&line(&dead))?,
-                Err(_) => return Err(caller.no_instance("cannot list the dead", 200)),
+                Err(_) => return Err(caller.client.no_instance("cannot list the dead", 200)),
             }
         }
         left = left.saturating_sub(page.items.len());
@@ -298,12 +297,7 @@ impl Caller<'_> {
         }
         match serde_json::from_str(&answer.text) {
             Ok(view) => Ok((answer, view)),
-            Err(_) => Err(self.no_instance(doing, answer.status)),
+            Err(_) => Err(self.client.no_instance(doing, answer.status)),
         }
-    }
-
-    fn no_instance(&self, doing: &str, status: u16) -> Failure {
-        let shown = self.client.shown();
-        Failure::failed(anyhow!("{doing}: `{shown}` answered {status} but not like an instance of punctual"))
     }
 }

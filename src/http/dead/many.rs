@@ -7,14 +7,14 @@ use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 
 use super::views::{DiscardedView, RequeuedView};
-use super::{bad_cursor, check_lane, cursor_text, filter_for, parse_cursor, reasons};
+use super::{check_lane, cursor_text, filter_for, parse_cursor, reasons};
 use crate::clock::Timestamp;
 use crate::engine::dead::bulk::{BulkPosition, BulkResult};
 use crate::http::caller::Caller;
 use crate::http::openapi::{BODY, TIMELINE};
 use crate::http::problem::Problem;
 use crate::http::server::body;
-use crate::http::{Api, openapi};
+use crate::http::{Api, openapi, query};
 use crate::task::spec::{self, BulkRequest, Fault};
 use crate::timeline::DeadFilter;
 
@@ -142,8 +142,8 @@ fn position_text(position: &BulkPosition) -> String {
 }
 
 fn read_position(cursor: &str) -> Result<BulkPosition, Fault> {
-    let (until, after) = cursor.split_once('~').ok_or_else(bad_cursor)?;
-    let until = Timestamp::from_millis(until.parse().map_err(|_| bad_cursor())?);
+    let (until, after) = cursor.split_once('~').ok_or_else(query::bad_cursor)?;
+    let until = Timestamp::from_millis(until.parse().map_err(|_| query::bad_cursor())?);
     let after = if after.is_empty() { None } else { Some(parse_cursor(after)?) };
     Ok(BulkPosition { after, until })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Extension, Path, Query, Request, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use utoipa::IntoParams;
@@ -18,7 +18,7 @@ use super::openapi::enums::ReasonSchema;
 use super::openapi::{BODY, TIMELINE};
 use super::problem::Problem;
 use super::server::body;
-use super::{Api, json};
+use super::{Api, json, query};
 use crate::engine::Reason;
 use crate::engine::dead::RequeueError;
 use crate::task::record::RecordError;
@@ -91,7 +91,7 @@ pub(super) async fn list(
     Extension(caller): Extension<Arc<Caller>>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let asked = query(request.uri())?;
+    let asked = query::as_json(request.uri())?;
     let filter = spec::read_filter(asked.as_bytes(), &reasons(), MAX_LIMIT).map_err(Problem::invalid)?;
     let after =
         filter.cursor.as_deref().map(parse_cursor).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
@@ -256,21 +256,6 @@ fn filter_for(caller: &Caller, filter: Filter) -> DeadFilter {
     DeadFilter { lane, reason, prefix: caller.prefix().to_owned(), from, to }
 }
 
-/// Converts query parameters to JSON, so that they are parsed and their faults reported like a body's.
-fn query(uri: &axum::http::Uri) -> Result<String, Problem> {
-    let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
-    let broken = |_| Fault { pointer: String::new(), code: "bad_value", detail: "the query cannot be read".to_owned() };
-    let Query(pairs) = pairs.map_err(|error| Problem::invalid(vec![broken(error)]))?;
-    let text = |text: &str| serde_json::Value::from(text).to_string();
-    // A number in JSON has no sign and no leading zero.
-    let is_number = |text: &str| text.parse::<u64>().is_ok_and(|number| number.to_string() == text);
-    let member = |(name, value): &(String, String)| match &**name {
-        "limit" if is_number(value) => format!("\"limit\":{value}"),
-        _ => format!("{}:{}", text(name), text(value)),
-    };
-    Ok(format!("{{{}}}", pairs.iter().map(member).collect::<Vec<_>>().join(",")))
-}
-
 /// A position as a cursor.
 fn cursor_text(cursor: &DeadCursor) -> String {
     format!("{}.{}", cursor.died.as_millis(), cursor.key)
@@ -282,12 +267,7 @@ fn parse_cursor(cursor: &str) -> Result<DeadCursor, Fault> {
         let died = crate::clock::Timestamp::from_millis(died.parse().ok()?);
         Some(DeadCursor { died, key: key.parse().ok()? })
     };
-    read().ok_or_else(bad_cursor)
-}
-
-fn bad_cursor() -> Fault {
-    let detail = "it is not a `next_cursor` of an earlier answer".to_owned();
-    Fault { pointer: "/cursor".to_owned(), code: "bad_value", detail }
+    read().ok_or_else(query::bad_cursor)
 }
 
 fn read_key(key: KeyInPath) -> Result<Key, Problem> {

@@ -30,6 +30,15 @@ pub(in crate::http) enum Status {
     InFlight,
 }
 
+/// `overdue`: it waits although it was due at least 1 s ago.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum ListStatus {
+    Scheduled,
+    Overdue,
+    InFlight,
+}
+
 /// `refusing`: it is reachable and refused the last puts.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -1,5 +1,6 @@
 //! `/v1/tasks/{id}`: puts, shows and cancels one task.
 
+pub(super) mod list;
 mod views;
 
 use std::sync::Arc;

@@ -88,7 +88,7 @@ pub fn read_nothing(json: &[u8]) -> Result<(), Vec<Fault>> {
 /// Takes the members that select, and the cursor.
 fn members(object: &mut Object<'_, '_>, reasons: &[&str]) -> Filter {
     let lane = object.optional("lane", lane);
-    let reason = object.optional("reason", |field| reason(field, reasons));
+    let reason = object.optional("reason", |field| word(field, reasons));
     // Both round up: the timeline stores time of deaths rounded down to the millisecond.
     let mut time = |name| object.optional(name, |field| time::read(field, Rounding::Up));
     let (from, to) = (time("from"), time("to"));
@@ -101,13 +101,14 @@ fn members(object: &mut Object<'_, '_>, reasons: &[&str]) -> Filter {
     Filter { lane, reason, from, to, cursor, limit: None }
 }
 
-fn reason(field: Field<'_, '_>, reasons: &[&str]) -> Option<String> {
+/// One of these words.
+pub(super) fn word(field: Field<'_, '_>, words: &[&str]) -> Option<String> {
     let text = field.text()?;
-    if reasons.contains(&&*text) {
+    if words.contains(&&*text) {
         return Some(text.into_owned());
     }
-    let hint = object::hint(&text, reasons.iter().copied());
-    let detail = format!("`{}` is none of `{}`{hint}", object::shown(&text), reasons.join("`, `"));
+    let hint = object::hint(&text, words.iter().copied());
+    let detail = format!("`{}` is none of `{}`{hint}", object::shown(&text), words.join("`, `"));
     field.path.fault("bad_value", detail)
 }
 

@@ -25,6 +25,7 @@ mod object;
 mod preview;
 mod retry;
 mod schedule;
+mod task_query;
 mod time;
 pub(crate) mod write;
 mod zone;
@@ -39,6 +40,7 @@ use crate::clock::Timestamp;
 pub use filter::{BulkRequest, Filter, read_bulk, read_filter, read_nothing};
 pub use object::MAX_FAULTS;
 pub use preview::{Preview, read_preview};
+pub use task_query::{TaskQuery, read_task_query};
 pub use time::parse as parse_time;
 pub use write::write;
 

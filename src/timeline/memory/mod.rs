@@ -7,6 +7,7 @@ mod claim;
 mod dead;
 mod put;
 mod reap;
+mod scan;
 mod settle;
 pub mod twin;
 mod zset;
@@ -26,8 +27,8 @@ pub use zset::Zset;
 use super::calls::{Calls, Verb};
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Link, Put, PutAnswer,
-    PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, StoredTask, SuspectsRequest, Timeline, TimelineError,
-    Token, Wake,
+    PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest,
+    Timeline, TimelineError, Token, Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
@@ -262,6 +263,11 @@ impl Timeline for MemoryTimeline {
 
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
         self.step(Verb::Browse, shard, None, |twin, _| Ok(AnswerWithWakes::quietly(twin.browse(&request)))).await
+    }
+
+    async fn scan(&self, shard: Shard, lane: &Lane, request: ScanRequest) -> Result<Scanned, TimelineError> {
+        self.step(Verb::Scan, shard, None, |twin, now| Ok(AnswerWithWakes::quietly(twin.scan(now, lane, &request))))
+            .await
     }
 
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {

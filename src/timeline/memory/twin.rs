@@ -3,7 +3,7 @@
 //! A [`Twin`] stores the same data as the keys of a shard in Redis, under the same names. Its verbs take the time and
 //! return what the scripts reply, so that a test can compare the two, or try every order of steps on copies. The verbs
 //! are in `put.rs` (put, cancel, get), `claim.rs` (claim, claim_suspects), `settle.rs` (settle, extend), `reap.rs`
-//! (reap, glance) and `dead.rs` (requeue, discard, browse, show).
+//! (reap, glance), `scan.rs` and `dead.rs` (requeue, discard, browse, show).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -16,6 +16,7 @@ mod put;
 mod reply;
 mod request;
 mod rights;
+mod scan;
 mod server;
 mod session;
 mod settle;
@@ -46,8 +47,8 @@ use super::calls::{Calls, Verb};
 use super::keys::Keys;
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Link, MAX_BATCH, Put,
-    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, Settle, Settled, StoredTask, SuspectsRequest, Timeline,
-    TimelineError, Token, Wake,
+    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask,
+    SuspectsRequest, Timeline, TimelineError, Token, Wake,
 };
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::metrics::Metrics;
@@ -427,6 +428,19 @@ impl Timeline for RedisTimeline {
 
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
         self.calls.count(Verb::Browse, self.run(shard, &[], &request)).await
+    }
+
+    async fn scan(&self, shard: Shard, lane: &Lane, request: ScanRequest) -> Result<Scanned, TimelineError> {
+        let scanned = async {
+            let process = self.process().await?;
+            let scanned = self.run(shard, from_ref(lane), &request).await?;
+            // Otherwise the reply may come from the process after it.
+            match self.process().await? == process {
+                true => Ok(Scanned { process, ..scanned }),
+                false => Err(TimelineError::Away("the connection was replaced".to_owned())),
+            }
+        };
+        self.calls.count(Verb::Scan, scanned).await
     }
 
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use punctual_sinks::redis_access::Commands;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ServerError, Value};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use super::expiry::CallExpiry;
@@ -23,6 +24,8 @@ pub(super) struct Session {
     reason: Arc<OnceLock<String>>,
     silences: Arc<AtomicU32>,
     pub(super) confirmations: Confirmations,
+    /// The process behind the connection, once it was asked for.
+    pub(super) process: Arc<OnceCell<u32>>,
 }
 
 /// Who confirms the writes of a session.
@@ -40,7 +43,7 @@ impl Session {
     pub(super) fn new(commands: Commands) -> Session {
         let commands = Arc::new(commands);
         let (broken, reason, silences) = (CancellationToken::new(), Arc::default(), Arc::default());
-        Session { commands, broken, reason, silences, confirmations: Confirmations::NotNeeded }
+        Session { commands, broken, reason, silences, confirmations: Confirmations::NotNeeded, process: Arc::default() }
     }
 
     pub(super) fn broken(&self) -> bool {

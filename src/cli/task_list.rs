@@ -1,0 +1,116 @@
+//! `punctual task list`: the tasks of a running instance, in no order.
+
+use clap::Args;
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::client::Client;
+use super::out::{self, Printable};
+use super::task::{TaskPlace, path_segment, refused};
+use super::{Failure, say, tell};
+
+/// Maximum number of entries in one request.
+const PAGE_ENTRIES: usize = 1000;
+
+pub(super) const EXAMPLES: &str = "Examples:
+  punctual task list --status overdue
+  punctual task list --prefix order- --due-to 2026-12-01T00:00:00Z --limit 1000";
+
+#[derive(Args)]
+pub(super) struct TaskListArguments {
+    /// Of this lane
+    #[arg(long, value_name = "NAME")]
+    lane: Option<String>,
+    /// With this status: scheduled, overdue, in_flight
+    #[arg(long, value_name = "STATUS")]
+    status: Option<String>,
+    /// Whose ids begin with this
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<String>,
+    /// Whose ids contain this
+    #[arg(long, value_name = "TEXT")]
+    contains: Option<String>,
+    /// Due at this time or later: 2026-11-21T18:00:00Z
+    #[arg(long, value_name = "TIME")]
+    due_from: Option<String>,
+    /// Due before this time
+    #[arg(long, value_name = "TIME")]
+    due_to: Option<String>,
+    /// About how many to show
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+    #[command(flatten)]
+    place: TaskPlace,
+}
+
+#[derive(Deserialize)]
+struct TaskPageView {
+    items: Vec<Box<RawValue>>,
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ListedTaskView {
+    id: Printable,
+    lane: Printable,
+    status: Printable,
+    due: Printable,
+    #[serde(default)]
+    overdue: bool,
+}
+
+/// Shows a line for each task: id, lane, status and due.
+pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
+    let (client, doing) = (Client::new(&arguments.place.target)?, "cannot list tasks");
+    let mut left = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut path = format!("/v1/tasks?limit={}", left.min(PAGE_ENTRIES));
+        for (name, value) in arguments.said().into_iter().chain([("cursor", &cursor)]) {
+            if let Some(value) = value {
+                path.push_str(&format!("&{name}={}", path_segment(value)));
+            }
+        }
+        let answer = client.call(Method::GET, &path, None).await.map_err(|error| error.while_doing(doing, &client))?;
+        if answer.status != 200 {
+            return Err(refused(&client, &answer, doing, arguments.place.json));
+        }
+        let page: TaskPageView =
+            serde_json::from_str(&answer.text).map_err(|_| client.no_instance(doing, answer.status))?;
+        for item in &page.items {
+            match serde_json::from_str::<ListedTaskView>(item.get()) {
+                _ if arguments.place.json => out::json(item.get())?,
+                Ok(task) => say(&line(&task))?,
+                Err(_) => return Err(client.no_instance(doing, answer.status)),
+            }
+        }
+        left = left.saturating_sub(page.items.len());
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(());
+        }
+        if left == 0 {
+            return Ok(tell("there are more: `--limit` says how many are shown\n"));
+        }
+    }
+}
+
+fn line(task: &ListedTaskView) -> String {
+    let status = if task.overdue { "overdue" } else { task.status.as_str() };
+    format!("{}  {}  {status}  {}\n", task.id, task.lane, task.due)
+}
+
+impl TaskListArguments {
+    /// The parameters of the filter, as the API names them.
+    fn said(&self) -> [(&'static str, &Option<String>); 6] {
+        [
+            ("lane", &self.lane),
+            ("status", &self.status),
+            ("prefix", &self.prefix),
+            ("contains", &self.contains),
+            ("due_from", &self.due_from),
+            ("due_to", &self.due_to),
+        ]
+    }
+}

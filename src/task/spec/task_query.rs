@@ -1,0 +1,101 @@
+//! The query of a list of tasks: `{"lane"?, "status"?, "prefix"?, "contains"?, "due_from"?, "due_to"?, "cursor"?,
+//! "limit"?}`.
+
+use std::borrow::Cow;
+
+use super::filter::word;
+use super::object::{self, Field};
+use super::time::{self, Rounding};
+use super::{Fault, lane};
+use crate::clock::Timestamp;
+use crate::task::Lane;
+
+/// Maximum length of a text to search for in ids, in bytes: no id is longer.
+const MAX_TEXT_BYTES: usize = 200;
+
+/// The query of a list of tasks; a missing member means any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskQuery {
+    /// Of this lane.
+    pub lane: Option<Lane>,
+    /// With this status, one of the given words.
+    pub status: Option<String>,
+    /// Whose ids begin with this.
+    pub prefix: String,
+    /// Whose ids contain this.
+    pub contains: String,
+    /// Due at this time or later.
+    pub due_from: Option<Timestamp>,
+    /// Due before this time.
+    pub due_to: Option<Timestamp>,
+    /// Where to continue.
+    pub cursor: Option<String>,
+    /// About how many to return.
+    pub limit: Option<usize>,
+}
+
+/// Parses the query of a list of tasks. `limit` is at most `max_limit`.
+///
+/// # Errors
+/// Every fault of the document.
+pub fn read_task_query(json: &[u8], statuses: &[&str], max_limit: u64) -> Result<TaskQuery, Vec<Fault>> {
+    object::read(json, "query", |field| {
+        let mut object = field.object()?;
+        let lane = object.optional("lane", lane);
+        let status = object.optional("status", |field| word(field, statuses));
+        let (prefix, contains) = (object.optional("prefix", part_of_id), object.optional("contains", part_of_id));
+        // Both round up, because dues are whole milliseconds.
+        let mut time = |name| object.optional(name, |field| time::read(field, Rounding::Up));
+        let (due_from, due_to) = (time("due_from"), time("due_to"));
+        if let (Some(from), Some(to)) = (due_from, due_to)
+            && to <= from
+        {
+            object.path.member("due_to").fault::<()>("out_of_range", "`due_to` has to be later than `due_from`");
+        }
+        let cursor = object.optional("cursor", |field| field.text().map(Cow::into_owned));
+        let limit = object.optional("limit", |field| field.number(1, max_limit));
+        object.end();
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+        let (prefix, contains) = (prefix.unwrap_or_default(), contains.unwrap_or_default());
+        Some(TaskQuery { lane, status, prefix, contains, due_from, due_to, cursor, limit })
+    })
+}
+
+fn part_of_id(field: Field<'_, '_>) -> Option<String> {
+    let path = field.path;
+    let text = field.text()?;
+    if text.is_empty() || text.len() > MAX_TEXT_BYTES {
+        return path.fault("out_of_range", format!("1 to {MAX_TEXT_BYTES} bytes are expected"));
+    }
+    Some(text.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_of_a_query_is_named_at_once() {
+        let read = |json: &str| read_task_query(json.as_bytes(), &["scheduled"], 1000);
+        assert_eq!(read("{}"), Ok(TaskQuery::default()));
+        let whole = r#"{"lane":"a","status":"scheduled","prefix":"p","contains":"c","due_from":"1970-01-01T00:00:00.0011Z","due_to":"1970-01-01T00:00:01Z","cursor":"x","limit":7}"#;
+        let query = read(whole).unwrap();
+        assert_eq!((query.prefix.as_str(), query.contains.as_str(), query.limit), ("p", "c", Some(7)));
+        assert_eq!(query.due_from, Some(Timestamp::from_millis(2)));
+        let long = "x".repeat(201);
+        let wrong = format!(
+            r#"{{"lane":"A","status":"late","prefix":"","contains":"{long}","due_from":"2027-01-01T00:00:00Z","due_to":"2026-01-01T00:00:00Z","limit":0,"z":1}}"#
+        );
+        let faults: Vec<_> = read(&wrong).unwrap_err().into_iter().map(|fault| (fault.pointer, fault.code)).collect();
+        let expected = [
+            ("/lane", "bad_lane"),
+            ("/status", "bad_value"),
+            ("/prefix", "out_of_range"),
+            ("/contains", "out_of_range"),
+            ("/due_to", "out_of_range"),
+            ("/limit", "out_of_range"),
+            ("/z", "unknown_field"),
+        ];
+        assert_eq!(faults, expected.map(|(pointer, code)| (pointer.to_owned(), code)));
+    }
+}

@@ -1,0 +1,65 @@
+//! The request for a part of the tasks of a lane.
+
+use tokio::time::Instant;
+
+use super::RedisTimeline;
+use super::call::Call;
+use super::reply::{Reply, broken};
+use super::request::Request;
+use super::session::CallError;
+use super::wait_connection::server_process;
+use crate::clock::Timestamp;
+use crate::task::Lane;
+use crate::timeline::keys::Keys;
+use crate::timeline::scan::{ScanRequest, Scanned, ScannedTask, TaskStatus};
+use crate::timeline::scripts::{self, Code, Script};
+use crate::timeline::{MAX_BATCH, TimelineError};
+
+impl Request for ScanRequest {
+    type Answer = Scanned;
+
+    const SCRIPT: &'static Script = &scripts::SCAN;
+    const IS_FOR_USER: bool = true;
+
+    fn encode(&self, call: &mut Call, _: &Keys, _: &[Lane]) {
+        let filter = &self.filter;
+        call.arg("cursor", self.cursor)
+            .arg("count", self.count.clamp(1, MAX_BATCH))
+            .arg("status", filter.status.map(TaskStatus::as_str).unwrap_or_default())
+            .arg("prefix", &filter.prefix)
+            .arg("text", &filter.contains)
+            .time("from", filter.due_from)
+            .time("to", filter.due_to);
+    }
+
+    fn decode(&self, mut reply: Reply) -> Result<Scanned, TimelineError> {
+        if reply.code != Code::Scanned {
+            return Err(reply.unexpected());
+        }
+        let fields = reply.fields();
+        let cursor = fields.text()?.parse().map_err(|_| broken("a cursor that is no number"))?;
+        let mut rows = fields.list()?;
+        let mut tasks = Vec::with_capacity(rows.left() / 2);
+        while rows.left() > 0 {
+            let (id, score) = (rows.name()?, rows.number()?);
+            let due = Timestamp::from_millis(score.saturating_abs());
+            tasks.push(ScannedTask { id, due, in_flight: score < 0 });
+        }
+        Ok(Scanned { tasks, cursor, process: 0 })
+    }
+}
+
+impl RedisTimeline {
+    /// A number for the server process behind the connection: the beginning of its `run_id`. If Redis does not tell it,
+    /// a number for the connection.
+    pub(super) async fn process(&self) -> Result<u32, TimelineError> {
+        let session = self.link_state.session_by(Instant::now() + self.response_timeout).await;
+        let session = session.map_err(TimelineError::Away)?;
+        let ask = async || match server_process(&session, self.response_timeout).await {
+            Ok(id) => Ok(id.get(..8).and_then(|id| u32::from_str_radix(id, 16).ok()).unwrap_or_else(rand::random)),
+            Err(CallError::Refused(_)) => Ok(rand::random()),
+            Err(failure) => Err(TimelineError::Away(failure.to_string())),
+        };
+        session.process.get_or_try_init(ask).await.copied()
+    }
+}

@@ -1,0 +1,86 @@
+//! Requests and answers of the scan, which lists tasks.
+
+use crate::clock::Timestamp;
+use crate::task::TaskId;
+
+/// About how many tasks one scan call reads. The number is small because Redis does nothing else in the meantime.
+pub const SCAN_COUNT: usize = 100;
+
+string_enum! {
+    /// What a listed task does.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum TaskStatus {
+        /// It waits, also if it is overdue.
+        Scheduled = "scheduled",
+        /// It waits although it was due at least [`OVERDUE_AFTER`](super::OVERDUE_AFTER) ago.
+        Overdue = "overdue",
+        /// A claim holds its occurrence.
+        InFlight = "in_flight",
+    }
+}
+
+/// Selects tasks; by default all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskFilter {
+    /// Only those with this status.
+    pub status: Option<TaskStatus>,
+    /// Only those whose ids begin with this.
+    pub prefix: String,
+    /// Only those whose ids contain this.
+    pub contains: String,
+    /// Only those due at this time or later.
+    pub due_from: Option<Timestamp>,
+    /// Only those due before this time.
+    pub due_to: Option<Timestamp>,
+}
+
+impl TaskFilter {
+    /// Whether a task with this score is selected at `now`.
+    pub(super) fn selects(&self, id: &str, score: i64, now: Timestamp) -> bool {
+        let due = Timestamp::from_millis(score.saturating_abs());
+        let has_status = match self.status {
+            None => true,
+            Some(TaskStatus::Scheduled) => score > 0,
+            Some(TaskStatus::Overdue) => score > 0 && now.since(due) >= super::OVERDUE_AFTER,
+            Some(TaskStatus::InFlight) => score < 0,
+        };
+        has_status
+            && id.starts_with(&self.prefix)
+            && id.contains(&self.contains)
+            && self.due_from.is_none_or(|from| due >= from)
+            && self.due_to.is_none_or(|to| due < to)
+    }
+}
+
+/// The request of a scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanRequest {
+    /// Which tasks to return.
+    pub filter: TaskFilter,
+    /// Where the call before ended; 0 at the start. Only valid for the server process that returned it.
+    pub cursor: u64,
+    /// About how many tasks to read, 1 to 1000.
+    pub count: usize,
+}
+
+/// The answer of a scan. It has no order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scanned {
+    /// The selected tasks of this part. A task may come twice while others are removed.
+    pub tasks: Vec<ScannedTask>,
+    /// Where to continue; 0 at the end.
+    pub cursor: u64,
+    /// The server process. A cursor of another process is worth nothing.
+    pub process: u32,
+}
+
+/// A task in a list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ScannedTask {
+    /// Its id.
+    pub id: TaskId,
+    /// The due it waits for, or that of the occurrence in flight.
+    pub due: Timestamp,
+    /// Whether a claim holds it.
+    pub in_flight: bool,
+}

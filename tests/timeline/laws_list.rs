@@ -1,0 +1,117 @@
+//! Lists: what stays is listed, whatever happens to other tasks, and a filter selects.
+
+use std::collections::BTreeSet;
+
+use punctual::task::TaskId;
+use punctual::timeline::{
+    PutMode, RequeueAnswer, RestOfClaim, ScanRequest, ScannedTask, TaskFilter, TaskStatus, Verdict,
+};
+
+use super::stage::{Stage, at, dead_record, key, lane, ms, once, settlement};
+
+super::laws! {
+    every_task_that_stays_is_listed_whatever_happens_to_others,
+    a_list_shows_only_tasks_that_match_its_filter,
+}
+
+impl Stage {
+    async fn scan_all(&self, filter: TaskFilter, count: usize) -> Vec<ScannedTask> {
+        let (mut tasks, mut cursor) = (Vec::new(), 0);
+        loop {
+            let request = ScanRequest { filter: filter.clone(), cursor, count };
+            let scanned = self.timeline.scan(self.shard(), &lane(), request).await.unwrap();
+            tasks.extend(scanned.tasks);
+            cursor = scanned.cursor;
+            if cursor == 0 {
+                tasks.sort();
+                tasks.dedup();
+                return tasks;
+            }
+        }
+    }
+
+    async fn put_all(&self, ids: &[TaskId], due: i64) {
+        let puts = ids.iter().map(|id| once(id, at(due), "a")).collect();
+        self.timeline.put(self.shard(), PutMode::Put, puts, self.soon()).await.unwrap();
+    }
+}
+
+async fn every_task_that_stays_is_listed_whatever_happens_to_others(stage: Stage) {
+    let ids = stage.ids(1500);
+    let (staying, others) = ids.split_at(400);
+    let (leaving, coming) = others.split_at(500);
+    stage.put_all(staying, 0).await;
+    stage.put_all(leaving, 1000).await;
+    let (mut seen, mut cursor, mut parts) = (BTreeSet::new(), 0, 0);
+    loop {
+        let request = ScanRequest { filter: TaskFilter::default(), cursor, count: 20 };
+        let scanned = stage.timeline.scan(stage.shard(), &lane(), request).await.unwrap();
+        seen.extend(scanned.tasks.into_iter().map(|task| task.id));
+        cursor = scanned.cursor;
+        if cursor == 0 {
+            break;
+        }
+        // Tasks come and go, so that the table of the server grows and shrinks, and those that stay are claimed and
+        // return.
+        match parts % 3 {
+            0 => stage.put_all(&coming[(parts * 20).min(550)..(parts * 20 + 50).min(600)], 2000).await,
+            1 => {
+                for id in leaving.iter().skip(parts * 20).take(60) {
+                    stage.cancel(id).await;
+                }
+            }
+            _ => {
+                let (token, _) = stage.claim().await;
+                stage.settle(&token, RestOfClaim::Back, Vec::new()).await;
+            }
+        }
+        parts += 1;
+    }
+    assert!(parts > 10, "{parts} parts");
+    let missing: Vec<_> = staying.iter().filter(|id| !seen.contains(id)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+async fn a_list_shows_only_tasks_that_match_its_filter(stage: Stage) {
+    let ids = stage.ids(200);
+    stage.put_all(&ids[..1], 0).await;
+    let (token, claimed) = stage.claim().await;
+    let dead = settlement(&claimed.occurrences[0], Verdict::Dead(dead_record(&claimed.occurrences[0], "rejected")));
+    stage.settle(&token, RestOfClaim::Back, vec![dead]).await;
+    // It waits, but is no task.
+    let requeued = stage.timeline.requeue(stage.shard(), &key(&ids[0], at(0)), None, stage.soon()).await;
+    assert_eq!(requeued, Ok(RequeueAnswer::Requeued));
+    stage.put_all(&ids[1..5], 0).await;
+    let (_, claimed) = stage.claim().await;
+    assert_eq!(claimed.occurrences.len(), 5, "with the requeued one");
+    stage.clock.advance(ms(10));
+    stage.put_all(&ids[5..10], 0).await;
+    stage.clock.advance(ms(2000));
+    stage.put_all(&ids[10..20], 1).await;
+    stage.put_all(&ids[20..], 100_000).await;
+    let wanted = |range: std::ops::Range<usize>| ids[range].iter().cloned().collect::<BTreeSet<_>>();
+    let filter = |status| TaskFilter { status, ..TaskFilter::default() };
+    let due = |from, to| TaskFilter { due_from: from, due_to: to, ..TaskFilter::default() };
+    let id = ids[30].as_str();
+    for (filter, range) in [
+        (TaskFilter::default(), 1..200),
+        (filter(Some(TaskStatus::InFlight)), 1..5),
+        (filter(Some(TaskStatus::Scheduled)), 5..200),
+        (due(Some(at(1)), None), 10..200),
+        (due(Some(at(1)), Some(at(100))), 10..20),
+        (due(None, Some(at(1))), 1..10),
+        (TaskFilter { prefix: id.to_owned(), ..TaskFilter::default() }, 30..31),
+        (TaskFilter { contains: id[1..].to_owned(), ..TaskFilter::default() }, 30..31),
+        (TaskFilter { contains: "%a".to_owned(), ..TaskFilter::default() }, 0..0),
+    ] {
+        for count in [7, 1000] {
+            let seen: BTreeSet<_> =
+                stage.scan_all(filter.clone(), count).await.into_iter().map(|task| task.id).collect();
+            assert_eq!(seen, wanted(range.clone()), "{filter:?}");
+        }
+    }
+    // Overdue by a second: those that were due 2010 ms ago, and those of 1010 ms ago, but not what is claimed.
+    let overdue = stage.scan_all(filter(Some(TaskStatus::Overdue)), 50).await;
+    assert_eq!(overdue.iter().map(|task| task.id.clone()).collect::<BTreeSet<_>>(), wanted(5..20));
+    assert!(overdue.iter().all(|task| !task.in_flight && [at(0), at(1)].contains(&task.due)), "{overdue:?}");
+}
