@@ -91,7 +91,8 @@ pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
             return Ok(());
         }
         if left == 0 {
-            return Ok(tell("there are more: `--limit` says how many are shown\n"));
+            tell("there are more: `--limit` says how many are shown\n");
+            return Ok(());
         }
     }
 }
