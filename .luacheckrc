@@ -11,7 +11,7 @@ local shared = {
   "earliest_of",
 }
 for _, name in ipairs({ "browse", "cancel", "claim", "claim_suspects", "discard", "extend", "get", "glance", "put", "reap",
-  "requeue", "scan", "settle", "show" }) do
+  "requeue", "scan", "settle", "show", "upcoming" }) do
   files["lua/" .. name .. ".lua"].read_globals = shared
 end
 files["lua/parts/*.lua"] = { ignore = { "211", "231" }, read_globals = shared }

@@ -1,4 +1,4 @@
-//! `punctual task put | get | cancel | list`: the API of a running instance from the command line.
+//! `punctual task put | get | cancel | list | upcoming`: the API of a running instance from the command line.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
 use super::schedule_arguments::{ScheduleArguments, shown_due};
 use super::target::ApiTarget;
-use super::task_list::{self, TaskListArguments};
+use super::task_list::{self, TaskListArguments, UpcomingArguments};
 use super::{Failure, batch, say};
 use crate::clock::{Clock, LocalClock};
 use crate::task::spec;
@@ -48,12 +48,14 @@ pub(super) enum TaskCommand {
     #[command(after_help = PUT_EXAMPLES)]
     Put(Box<PutArguments>),
     /// Show a task
-    Get(IdArguments),
+    Get(GetArguments),
     /// Cancel a task
     Cancel(IdArguments),
     /// List tasks that wait or are in flight, in no order
     #[command(after_help = task_list::EXAMPLES)]
     List(TaskListArguments),
+    /// List the tasks that wait, the earliest first; what is overdue comes before the rest
+    Upcoming(UpcomingArguments),
 }
 
 /// The instance, and how to show its answer.
@@ -72,6 +74,15 @@ pub(super) struct IdArguments {
     id: String,
     #[command(flatten)]
     place: TaskPlace,
+}
+
+#[derive(Args)]
+pub(super) struct GetArguments {
+    /// Also show this many dues after the one it waits for, 1 to 100
+    #[arg(long, value_name = "NUMBER")]
+    next: Option<u64>,
+    #[command(flatten)]
+    task: IdArguments,
 }
 
 #[derive(Args)]
@@ -146,6 +157,7 @@ pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
             TaskCommand::Get(arguments) => get(&arguments).await,
             TaskCommand::Cancel(arguments) => cancel(&arguments).await,
             TaskCommand::List(arguments) => task_list::list(&arguments).await,
+            TaskCommand::Upcoming(arguments) => task_list::upcoming(&arguments).await,
         }
     })
 }
@@ -174,9 +186,11 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
     })
 }
 
-async fn get(arguments: &IdArguments) -> Result<(), Failure> {
-    let (answer, _) = arguments.place.call(Method::GET, "show", &arguments.id, None).await?;
-    show(&arguments.place, &answer, || match serde_json::from_str::<Value>(&answer.text) {
+async fn get(arguments: &GetArguments) -> Result<(), Failure> {
+    let IdArguments { id, place } = &arguments.task;
+    let query = arguments.next.map(|next| format!("?next={next}")).unwrap_or_default();
+    let (answer, _) = place.call_with(Method::GET, "show", id, &query, None).await?;
+    show(place, &answer, || match serde_json::from_str::<Value>(&answer.text) {
         Ok(task) => format!("{task:#}\n"),
         Err(_) => format!("{}\n", answer.text),
     })
@@ -292,10 +306,22 @@ impl TaskPlace {
         id: &str,
         body: Option<String>,
     ) -> Result<(ApiAnswer, AnswerView), Failure> {
+        self.call_with(method, verb, id, "", body).await
+    }
+
+    /// The same with a query.
+    async fn call_with(
+        &self,
+        method: Method,
+        verb: &str,
+        id: &str,
+        query: &str,
+        body: Option<String>,
+    ) -> Result<(ApiAnswer, AnswerView), Failure> {
         let client = Client::new(&self.target)?;
         let doing = format!("cannot {verb} the task `{}`", Printable::from(id.to_owned()));
         let looks = method == Method::GET;
-        let answer = client.call(method, &format!("/v1/tasks/{}", path_segment(id)), body).await;
+        let answer = client.call(method, &format!("/v1/tasks/{}{query}", path_segment(id)), body).await;
         let answer = answer.map_err(|error| error.while_doing(&doing, &client))?;
         if !(200..300).contains(&answer.status) {
             return Err(refused(&client, &answer, &doing, self.json));

@@ -1,4 +1,4 @@
-//! `punctual task list`: the tasks of a running instance, in no order.
+//! `punctual task list | upcoming`: the tasks of a running instance, in no order or by due.
 
 use clap::Args;
 use hyper::Method;
@@ -44,6 +44,30 @@ pub(super) struct TaskListArguments {
     place: TaskPlace,
 }
 
+#[derive(Args)]
+pub(super) struct UpcomingArguments {
+    /// Of this lane
+    #[arg(long, value_name = "NAME")]
+    lane: Option<String>,
+    /// Whose ids begin with this
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<String>,
+    /// Due at this time or later: 2026-11-21T18:00:00Z
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+    /// Maximum number to show, 1 to 1000
+    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    limit: u64,
+    #[command(flatten)]
+    place: TaskPlace,
+}
+
+#[derive(Deserialize)]
+struct UpcomingPageView {
+    items: Vec<ListedTaskView>,
+    more: bool,
+}
+
 #[derive(Deserialize)]
 struct TaskPageView {
     items: Vec<Box<RawValue>>,
@@ -54,6 +78,8 @@ struct TaskPageView {
 struct ListedTaskView {
     id: Printable,
     lane: Printable,
+    /// Missing in a list by due, whose tasks all wait.
+    #[serde(default)]
     status: Printable,
     due: Printable,
     #[serde(default)]
@@ -95,6 +121,34 @@ pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
             return Ok(());
         }
     }
+}
+
+/// Shows a line for each task that waits: due, id, lane, and whether it is overdue.
+pub(super) async fn upcoming(arguments: &UpcomingArguments) -> Result<(), Failure> {
+    let (client, doing) = (Client::new(&arguments.place.target)?, "cannot list what is upcoming");
+    let mut path = format!("/v1/upcoming?limit={}", arguments.limit);
+    for (name, value) in [("lane", &arguments.lane), ("prefix", &arguments.prefix), ("from", &arguments.from)] {
+        if let Some(value) = value {
+            path.push_str(&format!("&{name}={}", path_segment(value)));
+        }
+    }
+    let answer = client.call(Method::GET, &path, None).await.map_err(|error| error.while_doing(doing, &client))?;
+    if answer.status != 200 {
+        return Err(refused(&client, &answer, doing, arguments.place.json));
+    }
+    if arguments.place.json {
+        return out::json(&answer.text);
+    }
+    let page: UpcomingPageView =
+        serde_json::from_str(&answer.text).map_err(|_| client.no_instance(doing, answer.status))?;
+    let row = |task: &ListedTaskView| {
+        format!("{}  {}  {}{}\n", task.due, task.id, task.lane, if task.overdue { "  overdue" } else { "" })
+    };
+    say(&page.items.iter().map(row).collect::<String>())?;
+    if page.more {
+        tell("there are more: `--limit` says how many are shown, `--from` where they begin\n");
+    }
+    Ok(())
 }
 
 fn line(task: &ListedTaskView) -> String {

@@ -1,18 +1,21 @@
-//! Lists the tasks of all shards and lanes, part by part.
+//! Lists the tasks of all shards and lanes, part by part: in no order, or those that wait by due.
 //!
-//! A list has no order: it goes through the shards, in each through the lanes, in each in the order of the timeline. A
+//! The list without an order goes through the shards, in each through the lanes, in each in the order of the timeline. A
 //! task that stays in its lane is listed at least once, whatever happens to others in the meantime. One that changes its
 //! lane may come twice or not at all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::clock::Timestamp;
 use crate::engine::dead::MAX_SCAN_PAUSE;
 use crate::engine::intake::Intake;
-use crate::task::{Lane, Shard};
-use crate::timeline::{GlanceRequest, SCAN_COUNT, ScanRequest, Scanned, ScannedTask, TaskFilter, TimelineError};
+use crate::task::{Lane, Shard, TaskId};
+use crate::timeline::{
+    DuePosition, GlanceRequest, SCAN_COUNT, ScanRequest, ScannedTask, TaskFilter, TimelineError, UpcomingRequest,
+};
 
 /// A page of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +37,27 @@ pub struct ListPosition {
     pub cursor: u64,
     /// The server process that the cursor belongs to.
     pub process: u32,
+}
+
+/// How many tasks of a lane and shard are read at once for a list by due.
+const UPCOMING_PART: usize = 64;
+
+/// Tasks that wait, by due and id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpcomingPage {
+    /// Due, id and lane.
+    pub tasks: Vec<(Timestamp, TaskId, Lane)>,
+    /// Whether others follow.
+    pub more: bool,
+}
+
+/// The waiting tasks of one lane and shard, read in parts.
+struct Source {
+    shard: Shard,
+    lane: Lane,
+    tasks: VecDeque<(Timestamp, TaskId)>,
+    /// Where to continue; `None` at the end.
+    next: Option<DuePosition>,
 }
 
 /// Why a page could not be read.
@@ -78,7 +102,7 @@ impl Intake {
                         return Ok(TaskPage { tasks, next });
                     }
                     let request = ScanRequest { filter: filter.clone(), cursor, count: SCAN_COUNT };
-                    let scanned = self.scan(shard, &lane, request).await?;
+                    let scanned = self.one_at_a_time(self.timeline.scan(shard, &lane, request)).await?;
                     if cursor != 0 && scanned.process != process {
                         return Err(ListError::PositionLost);
                     }
@@ -94,6 +118,52 @@ impl Intake {
         Ok(TaskPage { tasks, next: None })
     }
 
+    /// Lists up to `max` tasks that wait, by due and then by id, from `from` on. Starts no further call once `patience`
+    /// has passed.
+    ///
+    /// # Errors
+    /// An error of the timeline; [`TimelineError::Late`] if not every lane was read in time.
+    pub async fn upcoming_tasks(
+        &self,
+        may_list: impl Fn(&Lane) -> bool,
+        prefix: &str,
+        from: Timestamp,
+        max: usize,
+        patience: Duration,
+    ) -> Result<UpcomingPage, TimelineError> {
+        let give_up = Instant::now() + patience;
+        let mut sources = Vec::new();
+        for shard in Shard::all(self.timeline.shards()) {
+            let lanes = self.lanes_of(shard).await?.into_iter().filter(|lane| may_list(lane));
+            let next = Some(DuePosition { due: from, member: None });
+            sources.extend(lanes.map(|lane| Source { shard, lane, tasks: VecDeque::new(), next: next.clone() }));
+        }
+        let mut page = UpcomingPage::default();
+        while page.tasks.len() < max {
+            for source in sources.iter_mut().filter(|source| source.tasks.is_empty()) {
+                while source.tasks.is_empty()
+                    && let Some(after) = source.next.take()
+                {
+                    if Instant::now() >= give_up {
+                        // Every task so far is earlier than all that were not read.
+                        return if page.tasks.is_empty() { Err(TimelineError::Late) } else { Ok(page.with_more()) };
+                    }
+                    let max = UPCOMING_PART.min(max - page.tasks.len());
+                    let request = UpcomingRequest { after, max, prefix: prefix.to_owned() };
+                    let read = self.timeline.upcoming(source.shard, &source.lane, request);
+                    let read = self.one_at_a_time(read).await?;
+                    (source.tasks, source.next) = (read.tasks.into(), read.last);
+                }
+            }
+            let first =
+                sources.iter_mut().filter(|source| !source.tasks.is_empty()).min_by(|a, b| a.tasks[0].cmp(&b.tasks[0]));
+            let Some(source) = first else { return Ok(page) };
+            page.tasks.extend(source.tasks.pop_front().map(|(due, id)| (due, id, source.lane.clone())));
+        }
+        page.more = sources.iter().any(|source| !source.tasks.is_empty() || source.next.is_some());
+        Ok(page)
+    }
+
     /// The lanes of a shard that have tasks, and the configured ones, by name.
     async fn lanes_of(&self, shard: Shard) -> Result<BTreeSet<Lane>, TimelineError> {
         let (lease, dead_keep) = (Duration::from_secs(1), Duration::MAX / 4);
@@ -102,15 +172,21 @@ impl Intake {
         Ok(self.lanes.keys().cloned().chain(known).collect())
     }
 
-    /// Scans a part of a lane, after the previous scan and its pause.
-    async fn scan(&self, shard: Shard, lane: &Lane, request: ScanRequest) -> Result<Scanned, TimelineError> {
+    /// Makes a call that reads much, after the previous such call and its pause.
+    pub(super) async fn one_at_a_time<T>(&self, call: impl Future<Output = T>) -> T {
         let mut paused_until = self.scan_lock.lock().await;
         if let Some(until) = *paused_until {
             tokio::time::sleep_until(until).await;
         }
         let begun = Instant::now();
-        let scanned = self.timeline.scan(shard, lane, request).await;
+        let answer = call.await;
         *paused_until = Some(Instant::now() + begun.elapsed().min(MAX_SCAN_PAUSE));
-        scanned
+        answer
+    }
+}
+
+impl UpcomingPage {
+    fn with_more(self) -> UpcomingPage {
+        UpcomingPage { more: true, ..self }
     }
 }

@@ -112,6 +112,7 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::with_openapi(openapi::more())
         .routes(routes!(tasks::put, tasks::get, tasks::cancel))
         .routes(routes!(tasks::list::list, post::post))
+        .routes(routes!(tasks::upcoming::upcoming))
         .routes(routes!(batch::put))
         .routes(routes!(preview::preview))
         .routes(routes!(dead::list))

@@ -27,6 +27,7 @@ string_enum! {
         Browse = "browse",
         Show = "show",
         Scan = "scan",
+        Upcoming = "upcoming",
     }
 }
 

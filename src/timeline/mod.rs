@@ -25,7 +25,9 @@ pub use self::claims::{
     Settle, Settled, Settlement, SuspectsRequest, Token, Verdict,
 };
 pub use self::dead::{BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES};
-pub use self::scan::{SCAN_COUNT, ScanRequest, Scanned, ScannedTask, TaskFilter, TaskStatus};
+pub use self::scan::{
+    MAX_UPCOMING, SCAN_COUNT, ScanRequest, Scanned, ScannedTask, TaskFilter, TaskStatus, Upcoming, UpcomingRequest,
+};
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
 use crate::task::{Counts, Key, Lane, Shard, TaskId};
@@ -137,6 +139,9 @@ pub trait Timeline: Send + Sync + 'static {
     /// Reads a part of the tasks of a lane, in no order. A task that stays in the lane from the first part to the last
     /// comes at least once.
     async fn scan(&self, shard: Shard, lane: &Lane, request: ScanRequest) -> Result<Scanned, TimelineError>;
+
+    /// Lists the tasks of a lane that wait, by due and id. One call reads only a few, however many there are.
+    async fn upcoming(&self, shard: Shard, lane: &Lane, request: UpcomingRequest) -> Result<Upcoming, TimelineError>;
 
     /// Reads one dead occurrence.
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError>;

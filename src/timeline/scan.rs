@@ -1,10 +1,14 @@
-//! Requests and answers of the scan, which lists tasks.
+//! Requests and answers of the verbs that list tasks: scan in no order, upcoming by due.
 
+use super::DuePosition;
 use crate::clock::Timestamp;
 use crate::task::TaskId;
 
 /// About how many tasks one scan call reads. The number is small because Redis does nothing else in the meantime.
 pub const SCAN_COUNT: usize = 100;
+
+/// Maximum number of waiting members that one upcoming call reads.
+pub const MAX_UPCOMING: usize = 256;
 
 string_enum! {
     /// What a listed task does.
@@ -83,4 +87,24 @@ pub struct ScannedTask {
     pub due: Timestamp,
     /// Whether a claim holds it.
     pub in_flight: bool,
+}
+
+/// The request for the tasks of a lane that wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpcomingRequest {
+    /// Starts behind this position; without a member at the first task of that due.
+    pub after: DuePosition,
+    /// Maximum number to return, 1 to [`MAX_UPCOMING`].
+    pub max: usize,
+    /// Only those whose ids begin with this.
+    pub prefix: String,
+}
+
+/// Tasks that wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Upcoming {
+    /// Due and id, in this order.
+    pub tasks: Vec<(Timestamp, TaskId)>,
+    /// The last position that was read, if more follow.
+    pub last: Option<DuePosition>,
 }

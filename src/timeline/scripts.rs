@@ -182,9 +182,12 @@ pub static SHOW: Script = script!(Show, "show", [], ["dead", "dead:records"], ["
 /// Lists tasks of a lane.
 pub static SCAN: Script =
     script!(Scan, "scan", [], ["due"], ["now", "cursor", "count", "status", "prefix", "text", "from", "to"]);
+/// Lists tasks of a lane by due.
+pub static UPCOMING: Script =
+    script!(Upcoming, "upcoming", ["places"], ["due"], ["now", "after", "after_member", "max", "prefix"]);
 
 /// All scripts.
-pub static ALL: [&Script; 14] = [
+pub static ALL: [&Script; 15] = [
     &PUT,
     &GET,
     &CANCEL,
@@ -199,6 +202,7 @@ pub static ALL: [&Script; 14] = [
     &BROWSE,
     &SHOW,
     &SCAN,
+    &UPCOMING,
 ];
 
 string_enum! {
@@ -255,5 +259,7 @@ string_enum! {
         Shown = "shown",
         /// A part of the tasks of a lane.
         Scanned = "scanned",
+        /// Tasks of a lane that wait.
+        Upcoming = "upcoming",
     }
 }

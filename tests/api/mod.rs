@@ -20,6 +20,7 @@ mod state;
 mod tls;
 mod tokens;
 mod traces;
+mod upcoming;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;

@@ -132,8 +132,11 @@ async fn outcome(stage: &Stage, method: &str, path: &str, token: &str, about: Ab
         ("POST", _) => "{}".to_owned(),
         _ => String::new(),
     };
-    let listed = format!("/v1/tasks?contains={id}");
-    let called = if (method, path) == ("GET", "/v1/tasks") { listed.as_str() } else { path };
+    let called = match (method, path) {
+        ("GET", "/v1/tasks") => format!("/v1/tasks?contains={id}"),
+        ("GET", "/v1/upcoming") => format!("/v1/upcoming?prefix={id}"),
+        _ => path.to_owned(),
+    };
     let answer = stage.ask(token, method, &called.replace("{id}", id).replace("{key}", &key), &body).await;
     if answer.status >= 300 {
         return answer.problem().1;
@@ -144,7 +147,7 @@ async fn outcome(stage: &Stage, method: &str, path: &str, token: &str, about: Ab
             return line["error"]["code"].as_str().unwrap_or("yes").to_owned();
         }
         "/v1/tasks" if method == "GET" => answer.json()["items"].as_array().unwrap().len() == 1,
-        "/v1/dead" => answer.json()["items"].as_array().unwrap().len() == 1,
+        "/v1/upcoming" | "/v1/dead" => answer.json()["items"].as_array().unwrap().len() == 1,
         "/v1/dead:requeue" => answer.json()["requeued"] == 1,
         "/v1/dead:discard" => answer.json()["discarded"] == 1,
         "/v1/stats" => answer.json()["lanes"].get(lane).is_some(),

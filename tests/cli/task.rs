@@ -349,3 +349,31 @@ fn tasks_are_listed_in_lines_and_as_json() {
     assert_eq!(none.code, Some(1));
     assert!(none.err.contains("the lane `defualt` is not configured; configured are `default`"), "{}", none.err);
 }
+
+#[test]
+fn what_is_upcoming_is_shown_by_due() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let put = |id: &str, wait: &str| {
+        let put = run(&["task", "put", id, "--in", wait, "--url", &url]);
+        assert_eq!(put.code, Some(0), "{}", put.err);
+    };
+    for (id, wait) in [("third", "3h"), ("first", "1h"), ("second", "2h")] {
+        put(id, wait);
+    }
+    let shown = run(&["task", "upcoming", "--url", &url]);
+    assert_eq!((shown.code, shown.err.as_str()), (Some(0), ""));
+    let ids: Vec<&str> = shown.out.lines().map(|line| line.split("  ").nth(1).unwrap()).collect();
+    assert_eq!(ids, ["first", "second", "third"]);
+    let some = run(&["task", "upcoming", "--limit", "1", "--url", &url]);
+    assert_eq!(some.out.lines().count(), 1);
+    assert!(some.err.starts_with("there are more"), "{}", some.err);
+    let one = run(&["task", "upcoming", "--json", "--prefix", "sec", "--url", &url]);
+    let one: serde_json::Value = serde_json::from_str(&one.out).unwrap();
+    assert_eq!((&one["items"][0]["id"], &one["more"]), (&"second".into(), &false.into()));
+    let next = run(&["task", "get", "second", "--next", "3", "--url", &url]);
+    assert!(next.out.contains("\"next\": []"), "a task that is due once has no other due: {}", next.out);
+    assert_eq!(run(&["task", "get", "second", "--next", "101", "--url", &url]).code, Some(1));
+    let none = run(&["task", "upcoming", "--lane", "defualt", "--url", &url]);
+    assert_eq!(none.code, Some(1));
+}

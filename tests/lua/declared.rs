@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use punctual::timeline::scripts::{ALL, Script};
-use punctual::timeline::{ScanRequest, TaskFilter};
+use punctual::timeline::{DuePosition, ScanRequest, TaskFilter, UpcomingRequest};
 
 use super::*;
 
@@ -193,6 +193,7 @@ async fn no_script_starts_while_its_slot_moves() {
     let suspects = SuspectsRequest { token: claim, max, max_bytes, lease, not_after, unreadable: false, after: None };
     let browse = BrowseRequest { filter: DeadFilter::default(), after: None, max: 9, whole: true };
     let scan = ScanRequest { filter: TaskFilter::default(), cursor: 0, count: 9 };
+    let upcoming = UpcomingRequest { after: DuePosition { due: at(0), member: None }, max: 9, prefix: String::new() };
     stage.now(100_000);
     let answers = [
         timeline.put(shard, PutMode::Put, vec![put("c", 6000, "y")], NEVER).await.map(drop),
@@ -209,6 +210,7 @@ async fn no_script_starts_while_its_slot_moves() {
         timeline.browse(shard, browse).await.map(drop),
         timeline.show(shard, &key).await.map(drop),
         timeline.scan(shard, &default, scan).await.map(drop),
+        timeline.upcoming(shard, &default, upcoming).await.map(drop),
     ];
     assert_eq!(answers.len(), ALL.len());
     for (place, answer) in answers.into_iter().enumerate() {

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use punctual::clock::Timestamp;
 use punctual::task::TaskId;
 use punctual::timeline::{
-    PutMode, RequeueAnswer, RestOfClaim, ScanRequest, ScannedTask, TaskFilter, TaskStatus, Verdict,
+    DuePosition, MAX_UPCOMING, PutMode, RequeueAnswer, RestOfClaim, ScanRequest, ScannedTask, TaskFilter, TaskStatus,
+    Upcoming, UpcomingRequest, Verdict,
 };
 
 use super::stage::{Stage, at, dead_record, key, lane, ms, once, settlement};
@@ -12,6 +14,7 @@ use super::stage::{Stage, at, dead_record, key, lane, ms, once, settlement};
 super::laws! {
     every_task_that_stays_is_listed_whatever_happens_to_others,
     a_list_shows_only_tasks_that_match_its_filter,
+    what_is_upcoming_is_listed_by_due_and_id,
 }
 
 impl Stage {
@@ -28,6 +31,23 @@ impl Stage {
                 return tasks;
             }
         }
+    }
+
+    async fn upcoming(&self, after: DuePosition, max: usize, prefix: &str) -> Upcoming {
+        let request = UpcomingRequest { after, max, prefix: prefix.to_owned() };
+        self.timeline.upcoming(self.shard(), &lane(), request).await.unwrap()
+    }
+
+    /// All that is upcoming from `from` on, and the number of calls.
+    async fn all_upcoming(&self, from: Timestamp, max: usize, prefix: &str) -> (Vec<(Timestamp, TaskId)>, usize) {
+        let (mut tasks, mut next, mut calls) = (Vec::new(), Some(DuePosition { due: from, member: None }), 0);
+        while let Some(after) = next {
+            let read = self.upcoming(after, max, prefix).await;
+            assert!(read.tasks.len() <= max);
+            tasks.extend(read.tasks);
+            (next, calls) = (read.last, calls + 1);
+        }
+        (tasks, calls)
     }
 
     async fn put_all(&self, ids: &[TaskId], due: i64) {
@@ -114,4 +134,37 @@ async fn a_list_shows_only_tasks_that_match_its_filter(stage: Stage) {
     let overdue = stage.scan_all(filter(Some(TaskStatus::Overdue)), 50).await;
     assert_eq!(overdue.iter().map(|task| task.id.clone()).collect::<BTreeSet<_>>(), wanted(5..20));
     assert!(overdue.iter().all(|task| !task.in_flight && [at(0), at(1)].contains(&task.due)), "{overdue:?}");
+}
+
+async fn what_is_upcoming_is_listed_by_due_and_id(stage: Stage) {
+    let mut ids = stage.ids(600);
+    ids.sort();
+    assert_eq!(stage.all_upcoming(at(0), 10, "").await, (Vec::new(), 1));
+    // One dies and is requeued: it waits, but is no task. Another one is in flight.
+    stage.put_all(&ids[..1], 0).await;
+    let (token, claimed) = stage.claim().await;
+    let dead = settlement(&claimed.occurrences[0], Verdict::Dead(dead_record(&claimed.occurrences[0], "rejected")));
+    stage.settle(&token, RestOfClaim::Back, vec![dead]).await;
+    stage.put_all(&ids[1..2], 0).await;
+    assert_eq!(stage.claim().await.1.occurrences.len(), 1);
+    let requeued = stage.timeline.requeue(stage.shard(), &key(&ids[0], at(0)), None, stage.soon()).await;
+    assert_eq!(requeued, Ok(RequeueAnswer::Requeued));
+    // Many with one due, in another order than that of their ids; an earlier and a later one.
+    let (first, last) = (&ids[599], &ids[2]);
+    stage.put_all(&ids[3..599], 5000).await;
+    stage.put_all(std::slice::from_ref(first), 4000).await;
+    stage.put_all(std::slice::from_ref(last), 6000).await;
+    let mut expected = vec![(at(4000), first.clone())];
+    expected.extend(ids[3..599].iter().map(|id| (at(5000), id.clone())));
+    expected.push((at(6000), last.clone()));
+    for max in [1, 7, 64, MAX_UPCOMING] {
+        assert_eq!(stage.all_upcoming(at(0), max, "").await.0, expected, "{max} a call");
+    }
+    assert_eq!(stage.all_upcoming(at(5000), 100, "").await.0, expected[1..]);
+    assert_eq!(stage.all_upcoming(at(5001), 100, "").await.0, expected[597..]);
+    assert_eq!(stage.all_upcoming(at(6001), 100, "").await, (Vec::new(), 1));
+    // A call reads 256 members, also if none has the prefix.
+    assert_eq!(stage.all_upcoming(at(0), 100, ids[590].as_str()).await, (vec![(at(5000), ids[590].clone())], 3));
+    let read = stage.upcoming(DuePosition { due: at(0), member: None }, 100, "none").await;
+    assert!(read.tasks.is_empty() && read.last.is_some(), "{read:?}");
 }

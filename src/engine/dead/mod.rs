@@ -210,14 +210,7 @@ impl Intake {
 
     /// Scans one shard, after the previous scan and its pause.
     async fn look(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
-        let mut paused_until = self.scan_lock.lock().await;
-        if let Some(until) = *paused_until {
-            tokio::time::sleep_until(until).await;
-        }
-        let begun = Instant::now();
-        let looked = self.timeline.browse(shard, request).await;
-        *paused_until = Some(Instant::now() + begun.elapsed().min(MAX_SCAN_PAUSE));
-        looked
+        self.one_at_a_time(self.timeline.browse(shard, request)).await
     }
 
     fn summary(&self, dead: Dead) -> DeadSummary {

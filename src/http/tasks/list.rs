@@ -22,10 +22,10 @@ use crate::task::spec::{self, Fault, TaskQuery};
 use crate::timeline::{OVERDUE_AFTER, ScannedTask, TaskFilter, TaskStatus};
 
 /// Default number of entries.
-const DEFAULT_LIMIT: usize = 100;
+pub(super) const DEFAULT_LIMIT: usize = 100;
 
 /// Maximum number of entries.
-const MAX_LIMIT: u64 = 1000;
+pub(super) const MAX_LIMIT: u64 = 1000;
 
 /// The query parameters of the list in the OpenAPI document.
 #[derive(IntoParams)]
@@ -146,15 +146,19 @@ fn statuses() -> Vec<&'static str> {
 
 /// The filter of a request, limited to ids that the caller may use; `None` if there are none.
 fn filter_for(caller: &Caller, asked: TaskQuery) -> Option<TaskFilter> {
-    let own = caller.prefix();
     let TaskQuery { status, prefix, contains, due_from, due_to, .. } = asked;
-    let prefix = match prefix {
-        prefix if prefix.starts_with(own) => prefix,
-        prefix if own.starts_with(&prefix) => own.to_owned(),
-        _ => return None,
-    };
+    let prefix = own_prefix(caller, prefix)?;
     let status = status.and_then(|word| TaskStatus::ALL.iter().copied().find(|status| status.as_str() == word));
     Some(TaskFilter { status, prefix, contains, due_from, due_to })
+}
+
+/// The beginning of ids that were asked for and belong to the caller; `None` if there are none.
+pub(super) fn own_prefix(caller: &Caller, asked: String) -> Option<String> {
+    match caller.prefix() {
+        own if asked.starts_with(own) => Some(asked),
+        own if own.starts_with(&asked) => Some(own.to_owned()),
+        _ => None,
+    }
 }
 
 fn view(lane: &Lane, task: &ScannedTask, now: Timestamp) -> ListedTaskView {

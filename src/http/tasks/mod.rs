@@ -1,6 +1,7 @@
 //! `/v1/tasks/{id}`: puts, shows and cancels one task.
 
 pub(super) mod list;
+pub(super) mod upcoming;
 mod views;
 
 use std::sync::Arc;
@@ -13,13 +14,13 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use self::views::{CancelView, HeldTaskView, put_view, task_view};
+use self::views::{CancelView, HeldTaskView, next_dues, put_view, task_view};
 use super::caller::Caller;
 use super::openapi::{self, BODY, LIMITED_PUT, TIMELINE};
 use super::problem::Problem;
 use super::server::body;
 use super::server::body::WholeBody;
-use super::{Api, json};
+use super::{Api, json, query};
 use crate::engine::dead::MAX_SEARCHED;
 use crate::engine::intake;
 use crate::task::TaskId;
@@ -27,6 +28,9 @@ use crate::task::spec::{self, Fault};
 use crate::timeline::{CancelAnswer, PutMode};
 
 pub(super) use self::views::{Due, PutView, is_overdue};
+
+/// Maximum number of dues that are shown of one task.
+const MAX_NEXT: u64 = 100;
 
 /// How long a dead occurrence is searched for the answer to a request for an unknown task.
 const SEARCH_TIMEOUT: Duration = Duration::from_millis(200);
@@ -42,6 +46,16 @@ struct Id {
     /// 1 to 200 of `A-Z a-z 0-9 . _ : -`, the first a letter or digit.
     #[param(pattern = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$", example = "order-1")]
     id: String,
+}
+
+/// The query parameter of a get in the OpenAPI document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
+struct NextQuery {
+    /// Also show this many dues after the one it waits for.
+    #[param(required = false, nullable = false, minimum = 1, maximum = 100)]
+    next: Option<u32>,
 }
 
 /// `PUT`: creates the task or replaces an existing one.
@@ -83,25 +97,41 @@ pub(super) async fn put(
     operation_id = "get_task",
     summary = "Get a task",
     tag = "tasks",
-    params(Id),
+    params(Id, NextQuery),
     responses((status = 200, body = HeldTaskView, description = "The task.",
         example = json!({"id": "order-1", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z",
             "due_ms": 1_795_266_000_000_i64, "created": "2026-11-21T12:00:00.000Z", "updated": "2026-11-21T12:00:00.000Z",
             "revision": 1, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "counts": {"accepted": 0, "dead": 0, "passed_over": 0}, "schedule": {"every": "1h", "limit": 2},
             "message": {"destination": "orders.report", "payload": {"order": 1}}, "lane": "default"}))),
-    extensions(("x-codes" = json!([TIMELINE, &["foreign_id", "unknown", "invalid", "unreadable"]].concat()))),
+    extensions(("x-codes" = json!([TIMELINE, &["foreign_id", "unknown", "invalid", "unreadable", "busy"]].concat()))),
 )]
 pub(super) async fn get(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Arc<Caller>>,
     id: IdInPath,
+    request: Request,
 ) -> Result<Response, Problem> {
-    let id = read_id(id).map_err(|fault| Problem::invalid(vec![fault]))?;
+    let asked = query::as_json(request.uri())?;
+    let count = spec::read_next(asked.as_bytes(), MAX_NEXT);
+    let (id, count) = match (read_id(id), count) {
+        (Ok(id), Ok(count)) => (id, count),
+        (id, count) => {
+            return Err(Problem::invalid(id.err().into_iter().chain(count.err().unwrap_or_default()).collect()));
+        }
+    };
     caller.check_id(&id)?;
     match api.intake.get(&id).await? {
         Some((record, held)) => {
             let failed = if held.in_flight { (api.failed_attempt)(&id) } else { None };
-            match task_view(&id, &record, &held, failed, api.intake.clock().now()) {
+            let next = match count {
+                Some(count) => {
+                    let (id, schedule, anchor, held) =
+                        (id.clone(), record.task.schedule.clone(), record.anchor, held.clone());
+                    Some(api.blocking.run(move || next_dues(&id, &schedule, anchor, &held, count)).await?)
+                }
+                None => None,
+            };
+            match task_view(&id, &record, &held, failed, next, api.intake.clock().now()) {
                 Ok(view) => Ok(json(StatusCode::OK, view)),
                 Err(error) => Err(Problem::unreadable(&error)),
             }

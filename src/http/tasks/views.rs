@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::engine::{FailedAttempt, intake};
 use crate::http::openapi::enums;
 use crate::http::openapi::task::{CatchUpSchema, MessageSchema, Retry, ScheduleSchema};
-use crate::task::{Record, TaskId, spec};
+use crate::task::{Record, Schedule, TaskId, spec};
 use crate::timeline::{OVERDUE_AFTER, PutResult, StoredTask};
 
 /// A due, in both forms.
@@ -91,6 +91,10 @@ pub(super) struct HeldTaskView<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     overdue: bool,
+    /// With `?next`: the dues after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    next: Option<Vec<Due>>,
     /// The idempotency key of the occurrence in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -189,6 +193,7 @@ pub(super) fn task_view(
     record: &Record,
     held: &StoredTask,
     failed: Option<FailedAttempt>,
+    next: Option<Vec<Timestamp>>,
     now: Timestamp,
 ) -> Result<String, serde_json::Error> {
     let counts = record.task.schedule.is_recurring().then(|| CountsView {
@@ -206,6 +211,7 @@ pub(super) fn task_view(
         due,
         due_ms,
         overdue: !held.in_flight && is_overdue(held.due, now),
+        next: next.map(|dues| dues.into_iter().map(Due::from).collect()),
         in_flight: held.in_flight.then(|| crate::task::Key { task: id.clone(), due: held.due }.to_string()),
         attempts: failed.as_ref().map(|failed| failed.attempts),
         last_error: failed.map(|failed| failed.detail),
@@ -222,4 +228,26 @@ pub(super) fn task_view(
         catch_up,
     };
     serde_json::to_string(&view)
+}
+
+/// Up to `count` dues of a task after the one it waits for. A `limit` counts the past occurrences, too.
+pub(super) fn next_dues(
+    id: &TaskId,
+    schedule: &Schedule,
+    anchor: Timestamp,
+    held: &StoredTask,
+    count: usize,
+) -> Vec<Timestamp> {
+    let came_due = held.counts.came_due().saturating_add(1);
+    let left = schedule
+        .limit
+        .map_or(count, |limit| usize::try_from(limit.saturating_sub(came_due)).unwrap_or(count).min(count));
+    let mut after = held.due_after_claim.unwrap_or(held.due);
+    let mut dues = Vec::new();
+    while schedule.is_recurring() && dues.len() < left {
+        let Ok(Some(due)) = schedule.next_after(id, anchor, after) else { break };
+        dues.push(due);
+        after = due;
+    }
+    dues
 }

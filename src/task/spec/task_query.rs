@@ -61,6 +61,48 @@ pub fn read_task_query(json: &[u8], statuses: &[&str], max_limit: u64) -> Result
     })
 }
 
+/// The query of a list by due.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpcomingQuery {
+    /// Of this lane.
+    pub lane: Option<Lane>,
+    /// Whose ids begin with this.
+    pub prefix: String,
+    /// Due at this time or later.
+    pub from: Option<Timestamp>,
+    /// Maximum number to return.
+    pub limit: Option<usize>,
+}
+
+/// Parses the query of a list by due. `limit` is at most `max_limit`.
+///
+/// # Errors
+/// Every fault of the document.
+pub fn read_upcoming_query(json: &[u8], max_limit: u64) -> Result<UpcomingQuery, Vec<Fault>> {
+    object::read(json, "query", |field| {
+        let mut object = field.object()?;
+        let lane = object.optional("lane", lane);
+        let prefix = object.optional("prefix", part_of_id).unwrap_or_default();
+        let from = object.optional("from", |field| time::read(field, Rounding::Up));
+        let limit = object.optional("limit", |field| field.number(1, max_limit));
+        object.end();
+        Some(UpcomingQuery { lane, prefix, from, limit: limit.and_then(|limit| usize::try_from(limit).ok()) })
+    })
+}
+
+/// Parses the query of one task: `{"next"?}`, how many dues to show, at most `max_next`.
+///
+/// # Errors
+/// Every fault of the document.
+pub fn read_next(json: &[u8], max_next: u64) -> Result<Option<usize>, Vec<Fault>> {
+    object::read(json, "query", |field| {
+        let mut object = field.object()?;
+        let next = object.optional("next", |field| field.number(1, max_next));
+        object.end();
+        Some(next.and_then(|next| usize::try_from(next).ok()))
+    })
+}
+
 fn part_of_id(field: Field<'_, '_>) -> Option<String> {
     let path = field.path;
     let text = field.text()?;

@@ -28,7 +28,7 @@ use super::calls::{Calls, Verb};
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Link, Put, PutAnswer,
     PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest,
-    Timeline, TimelineError, Token, Wake,
+    Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
@@ -267,6 +267,11 @@ impl Timeline for MemoryTimeline {
 
     async fn scan(&self, shard: Shard, lane: &Lane, request: ScanRequest) -> Result<Scanned, TimelineError> {
         self.step(Verb::Scan, shard, None, |twin, now| Ok(AnswerWithWakes::quietly(twin.scan(now, lane, &request))))
+            .await
+    }
+
+    async fn upcoming(&self, shard: Shard, lane: &Lane, request: UpcomingRequest) -> Result<Upcoming, TimelineError> {
+        self.step(Verb::Upcoming, shard, None, |twin, _| Ok(AnswerWithWakes::quietly(twin.upcoming(lane, &request))))
             .await
     }
 

@@ -1,4 +1,4 @@
-//! The verb that lists tasks: scan.
+//! The verbs that list tasks: scan and upcoming.
 
 use std::collections::BinaryHeap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,7 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::twin::Twin;
 use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
-use crate::timeline::scan::{ScanRequest, Scanned, ScannedTask};
+use crate::timeline::DuePosition;
+use crate::timeline::scan::{MAX_UPCOMING, ScanRequest, Scanned, ScannedTask, Upcoming, UpcomingRequest};
 
 impl Twin {
     /// Reads a part of a lane, in the order of a hash of the ids. That order does not depend on other tasks, so a task
@@ -36,6 +37,34 @@ impl Twin {
             Some(ScannedTask { id, due: Timestamp::from_millis(score.abs()), in_flight: score < 0 })
         });
         Scanned { tasks: selected.collect(), cursor, process: 0 }
+    }
+}
+
+impl Twin {
+    /// Lists the tasks of a lane that wait, by due and id.
+    #[must_use]
+    pub fn upcoming(&self, lane: &Lane, request: &UpcomingRequest) -> Upcoming {
+        let Some(due) = self.due.get(lane) else { return Upcoming::default() };
+        let after = &request.after;
+        let is_behind = |score: i64, member: &Member| {
+            (score, Some(member)) > (after.due.as_millis(), after.member.as_ref()) && score >= after.due.as_millis()
+        };
+        let mut behind =
+            due.between(after.due.as_millis().max(1), i64::MAX).filter(|(score, member)| is_behind(*score, member));
+        let (mut tasks, mut last) = (Vec::new(), None);
+        for _ in 0..MAX_UPCOMING {
+            if tasks.len() >= request.max {
+                break;
+            }
+            let Some((score, member)) = behind.next() else { return Upcoming { tasks, last: None } };
+            let due = Timestamp::from_millis(score);
+            last = Some(DuePosition { due, member: Some(member.clone()) });
+            // A requeued occurrence is no task.
+            if member.requeued_key().is_none() && member.as_str().starts_with(&request.prefix) {
+                tasks.push((due, member.task()));
+            }
+        }
+        Upcoming { tasks, last: last.filter(|_| behind.next().is_some()) }
     }
 }
 

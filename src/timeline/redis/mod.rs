@@ -48,7 +48,7 @@ use super::keys::Keys;
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Link, MAX_BATCH, Put,
     PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask,
-    SuspectsRequest, Timeline, TimelineError, Token, Wake,
+    SuspectsRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::metrics::Metrics;
@@ -441,6 +441,10 @@ impl Timeline for RedisTimeline {
             }
         };
         self.calls.count(Verb::Scan, scanned).await
+    }
+
+    async fn upcoming(&self, shard: Shard, lane: &Lane, request: UpcomingRequest) -> Result<Upcoming, TimelineError> {
+        self.calls.count(Verb::Upcoming, self.run(shard, from_ref(lane), &request)).await
     }
 
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {

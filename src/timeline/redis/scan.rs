@@ -1,19 +1,20 @@
-//! The request for a part of the tasks of a lane.
+//! The requests that list the tasks of a lane.
 
 use tokio::time::Instant;
 
 use super::RedisTimeline;
 use super::call::Call;
-use super::reply::{Reply, broken};
+use super::reply::{Reply, broken, name};
 use super::request::Request;
 use super::session::CallError;
+use super::verbs::position;
 use super::wait_connection::server_process;
 use crate::clock::Timestamp;
 use crate::task::Lane;
 use crate::timeline::keys::Keys;
-use crate::timeline::scan::{ScanRequest, Scanned, ScannedTask, TaskStatus};
+use crate::timeline::scan::{MAX_UPCOMING, ScanRequest, Scanned, ScannedTask, TaskStatus, Upcoming, UpcomingRequest};
 use crate::timeline::scripts::{self, Code, Script};
-use crate::timeline::{MAX_BATCH, TimelineError};
+use crate::timeline::{DuePosition, MAX_BATCH, TimelineError};
 
 impl Request for ScanRequest {
     type Answer = Scanned;
@@ -46,6 +47,34 @@ impl Request for ScanRequest {
             tasks.push(ScannedTask { id, due, in_flight: score < 0 });
         }
         Ok(Scanned { tasks, cursor, process: 0 })
+    }
+}
+
+impl Request for UpcomingRequest {
+    type Answer = Upcoming;
+
+    const SCRIPT: &'static Script = &scripts::UPCOMING;
+    const IS_FOR_USER: bool = true;
+
+    fn encode(&self, call: &mut Call, _: &Keys, _: &[Lane]) {
+        position(call, Some(&self.after));
+        call.arg("max", self.max.clamp(1, MAX_UPCOMING)).arg("prefix", &self.prefix);
+    }
+
+    fn decode(&self, mut reply: Reply) -> Result<Upcoming, TimelineError> {
+        if reply.code != Code::Upcoming {
+            return Err(reply.unexpected());
+        }
+        let fields = reply.fields();
+        let (due, member) = (fields.optional_time()?, fields.optional_text()?);
+        let last = due.map(|due| Ok(DuePosition { due, member: member.map(name).transpose()? })).transpose()?;
+        let mut rows = fields.list()?;
+        let mut tasks = Vec::with_capacity(rows.left() / 2);
+        while rows.left() > 0 {
+            let id = rows.name()?;
+            tasks.push((rows.time()?, id));
+        }
+        Ok(Upcoming { tasks, last })
     }
 }
 

@@ -230,7 +230,7 @@ pub(super) fn lane(lanes: &[Lane]) -> &str {
 }
 
 /// Adds a position: due and member, both empty for none.
-fn position(call: &mut Call, position: Option<&DuePosition>) {
+pub(super) fn position(call: &mut Call, position: Option<&DuePosition>) {
     let member = position.and_then(|position| position.member.as_ref());
     call.time("after", position.map(|position| position.due));
     call.arg("after_member", member.map(|member| member.as_str()).unwrap_or_default());
