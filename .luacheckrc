@@ -10,7 +10,7 @@ local shared = {
   "push", "call_with", "ask_the_same", "next_revision", "write_marks", "mark_of_expired", "order_of", "leave_order", "add_dead",
   "earliest_of",
 }
-for _, name in ipairs({ "browse", "cancel", "claim", "claim_suspects", "discard", "extend", "get", "glance", "put", "reap",
+for _, name in ipairs({ "browse", "cancel", "claim", "claim_suspects", "count", "discard", "extend", "get", "glance", "put", "reap",
   "requeue", "scan", "settle", "show", "upcoming" }) do
   files["lua/" .. name .. ".lua"].read_globals = shared
 end

@@ -22,6 +22,7 @@ pub mod shell;
 mod status;
 mod target;
 mod task;
+mod task_count;
 mod task_list;
 mod watch;
 

@@ -1,4 +1,4 @@
-//! `punctual task put | get | cancel | list | upcoming`: the API of a running instance from the command line.
+//! `punctual task put | get | cancel | list | upcoming | count`: the API of a running instance from the command line.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,6 +21,7 @@ use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
 use super::schedule_arguments::{ScheduleArguments, shown_due};
 use super::target::ApiTarget;
+use super::task_count::{self, TaskCountArguments};
 use super::task_list::{self, TaskListArguments, UpcomingArguments};
 use super::{Failure, batch, say};
 use crate::clock::{Clock, LocalClock};
@@ -56,6 +57,9 @@ pub(super) enum TaskCommand {
     List(TaskListArguments),
     /// List the tasks that wait, the earliest first; what is overdue comes before the rest
     Upcoming(UpcomingArguments),
+    /// Count tasks, by lane and by due
+    #[command(after_help = task_count::EXAMPLES)]
+    Count(TaskCountArguments),
 }
 
 /// The instance, and how to show its answer.
@@ -158,6 +162,7 @@ pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
             TaskCommand::Cancel(arguments) => cancel(&arguments).await,
             TaskCommand::List(arguments) => task_list::list(&arguments).await,
             TaskCommand::Upcoming(arguments) => task_list::upcoming(&arguments).await,
+            TaskCommand::Count(arguments) => task_count::count(&arguments).await,
         }
     })
 }
@@ -332,6 +337,27 @@ impl TaskPlace {
             _ => Ok((answer, view)),
         }
     }
+}
+
+/// Reads something with `GET`, whose answer is 200.
+pub(super) async fn fetch(client: &Client, place: &TaskPlace, path: &str, doing: &str) -> Result<ApiAnswer, Failure> {
+    let answer = client.call(Method::GET, path, None).await.map_err(|error| error.while_doing(doing, client))?;
+    if answer.status == 200 { Ok(answer) } else { Err(refused(client, &answer, doing, place.json)) }
+}
+
+/// Adds the query parameters that are given to a path.
+pub(super) fn with_query<'a>(
+    path: &str,
+    parameters: impl IntoIterator<Item = (&'a str, &'a Option<String>)>,
+) -> String {
+    let mut path = path.to_owned();
+    for (name, value) in parameters {
+        if let Some(value) = value {
+            path.push(if path.contains('?') { '&' } else { '?' });
+            path.push_str(&format!("{name}={}", path_segment(value)));
+        }
+    }
+    path
 }
 
 /// An id as part of a path. Invalid characters are escaped, so that the API can report them.

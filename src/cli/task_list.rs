@@ -1,13 +1,12 @@
 //! `punctual task list | upcoming`: the tasks of a running instance, in no order or by due.
 
 use clap::Args;
-use hyper::Method;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::client::Client;
 use super::out::{self, Printable};
-use super::task::{TaskPlace, path_segment, refused};
+use super::task::{TaskPlace, fetch, with_query};
 use super::{Failure, say, tell};
 
 /// Maximum number of entries in one request.
@@ -92,16 +91,9 @@ pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
     let mut left = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
     let mut cursor: Option<String> = None;
     loop {
-        let mut path = format!("/v1/tasks?limit={}", left.min(PAGE_ENTRIES));
-        for (name, value) in arguments.said().into_iter().chain([("cursor", &cursor)]) {
-            if let Some(value) = value {
-                path.push_str(&format!("&{name}={}", path_segment(value)));
-            }
-        }
-        let answer = client.call(Method::GET, &path, None).await.map_err(|error| error.while_doing(doing, &client))?;
-        if answer.status != 200 {
-            return Err(refused(&client, &answer, doing, arguments.place.json));
-        }
+        let path = format!("/v1/tasks?limit={}", left.min(PAGE_ENTRIES));
+        let path = with_query(&path, arguments.said().into_iter().chain([("cursor", &cursor)]));
+        let answer = fetch(&client, &arguments.place, &path, doing).await?;
         let page: TaskPageView =
             serde_json::from_str(&answer.text).map_err(|_| client.no_instance(doing, answer.status))?;
         for item in &page.items {
@@ -126,16 +118,9 @@ pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
 /// Shows a line for each task that waits: due, id, lane, and whether it is overdue.
 pub(super) async fn upcoming(arguments: &UpcomingArguments) -> Result<(), Failure> {
     let (client, doing) = (Client::new(&arguments.place.target)?, "cannot list what is upcoming");
-    let mut path = format!("/v1/upcoming?limit={}", arguments.limit);
-    for (name, value) in [("lane", &arguments.lane), ("prefix", &arguments.prefix), ("from", &arguments.from)] {
-        if let Some(value) = value {
-            path.push_str(&format!("&{name}={}", path_segment(value)));
-        }
-    }
-    let answer = client.call(Method::GET, &path, None).await.map_err(|error| error.while_doing(doing, &client))?;
-    if answer.status != 200 {
-        return Err(refused(&client, &answer, doing, arguments.place.json));
-    }
+    let said = [("lane", &arguments.lane), ("prefix", &arguments.prefix), ("from", &arguments.from)];
+    let path = with_query(&format!("/v1/upcoming?limit={}", arguments.limit), said);
+    let answer = fetch(&client, &arguments.place, &path, doing).await?;
     if arguments.place.json {
         return out::json(&answer.text);
     }

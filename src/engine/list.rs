@@ -1,10 +1,10 @@
-//! Lists the tasks of all shards and lanes, part by part: in no order, or those that wait by due.
+//! Lists the tasks of all shards and lanes, part by part: in no order, or those that wait by due. Counts them.
 //!
 //! The list without an order goes through the shards, in each through the lanes, in each in the order of the timeline. A
 //! task that stays in its lane is listed at least once, whatever happens to others in the meantime. One that changes its
 //! lane may come twice or not at all.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -14,7 +14,8 @@ use crate::engine::dead::MAX_SCAN_PAUSE;
 use crate::engine::intake::Intake;
 use crate::task::{Lane, Shard, TaskId};
 use crate::timeline::{
-    DuePosition, GlanceRequest, SCAN_COUNT, ScanRequest, ScannedTask, TaskFilter, TimelineError, UpcomingRequest,
+    CountRequest, DuePosition, GlanceRequest, LaneCounts, SCAN_COUNT, ScanRequest, ScannedTask, TaskFilter,
+    TimelineError, UpcomingRequest,
 };
 
 /// A page of tasks.
@@ -162,6 +163,31 @@ impl Intake {
         }
         page.more = sources.iter().any(|source| !source.tasks.is_empty() || source.next.is_some());
         Ok(page)
+    }
+
+    /// Counts the tasks of each lane over all shards. Starts no further call once `patience` has passed.
+    ///
+    /// # Errors
+    /// An error of the timeline; [`TimelineError::Late`] if not every lane was counted in time.
+    pub async fn count_tasks(
+        &self,
+        may_count: impl Fn(&Lane) -> bool,
+        borders: &[Timestamp],
+        patience: Duration,
+    ) -> Result<BTreeMap<Lane, LaneCounts>, TimelineError> {
+        let give_up = Instant::now() + patience;
+        let mut counts: BTreeMap<Lane, LaneCounts> = BTreeMap::new();
+        for shard in Shard::all(self.timeline.shards()) {
+            for lane in self.lanes_of(shard).await?.into_iter().filter(|lane| may_count(lane)) {
+                if Instant::now() >= give_up {
+                    return Err(TimelineError::Late);
+                }
+                let request = CountRequest { borders: borders.to_vec() };
+                let counted = self.one_at_a_time(self.timeline.count(shard, &lane, request)).await?;
+                counts.entry(lane).or_default().add(counted);
+            }
+        }
+        Ok(counts)
     }
 
     /// The lanes of a shard that have tasks, and the configured ones, by name.

@@ -66,6 +66,7 @@ const ROUTES: &[(&str, &str, Need, Limited)] = &[
     ("GET", "/v1/tasks", Need::Scope(Scope::Read), Limited::Own),
     ("POST", "/v1/tasks", Need::Scope(Scope::Write), Limited::Own),
     ("POST", "/v1/tasks:batch", Need::Scope(Scope::Write), Limited::Own),
+    ("GET", "/v1/tasks:count", Need::Scope(Scope::Read), Limited::Own),
     ("GET", "/v1/upcoming", Need::Scope(Scope::Read), Limited::Own),
     ("POST", "/v1/preview", Need::Scope(Scope::Read), Limited::Anything),
     ("GET", "/v1/dead", Need::Scope(Scope::Read), Limited::Own),

@@ -113,6 +113,7 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(tasks::put, tasks::get, tasks::cancel))
         .routes(routes!(tasks::list::list, post::post))
         .routes(routes!(tasks::upcoming::upcoming))
+        .routes(routes!(tasks::count::count))
         .routes(routes!(batch::put))
         .routes(routes!(preview::preview))
         .routes(routes!(dead::list))

@@ -15,7 +15,7 @@ pub(super) fn as_json(uri: &Uri) -> Result<String, Problem> {
     // A number in JSON has no sign and no leading zero.
     let is_number = |text: &str| text.parse::<u64>().is_ok_and(|number| number.to_string() == text);
     let member = |(name, value): &(String, String)| match &**name {
-        "limit" | "next" if is_number(value) => format!("{}:{value}", text(name)),
+        "limit" | "next" | "windows" if is_number(value) => format!("{}:{value}", text(name)),
         _ => format!("{}:{}", text(name), text(value)),
     };
     Ok(format!("{{{}}}", pairs.iter().map(member).collect::<Vec<_>>().join(",")))

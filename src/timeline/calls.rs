@@ -28,6 +28,7 @@ string_enum! {
         Show = "show",
         Scan = "scan",
         Upcoming = "upcoming",
+        Count = "count",
     }
 }
 

@@ -26,7 +26,8 @@ pub use self::claims::{
 };
 pub use self::dead::{BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES};
 pub use self::scan::{
-    MAX_UPCOMING, SCAN_COUNT, ScanRequest, Scanned, ScannedTask, TaskFilter, TaskStatus, Upcoming, UpcomingRequest,
+    CountRequest, LaneCounts, MAX_UPCOMING, SCAN_COUNT, ScanRequest, Scanned, ScannedTask, TaskFilter, TaskStatus,
+    Upcoming, UpcomingRequest,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
@@ -142,6 +143,9 @@ pub trait Timeline: Send + Sync + 'static {
 
     /// Lists the tasks of a lane that wait, by due and id. One call reads only a few, however many there are.
     async fn upcoming(&self, shard: Shard, lane: &Lane, request: UpcomingRequest) -> Result<Upcoming, TimelineError>;
+
+    /// Counts the tasks of a lane.
+    async fn count(&self, shard: Shard, lane: &Lane, request: CountRequest) -> Result<LaneCounts, TimelineError>;
 
     /// Reads one dead occurrence.
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError>;

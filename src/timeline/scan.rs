@@ -1,4 +1,4 @@
-//! Requests and answers of the verbs that list tasks: scan in no order, upcoming by due.
+//! Requests and answers of the verbs that list and count tasks: scan in no order, upcoming by due, count.
 
 use super::DuePosition;
 use crate::clock::Timestamp;
@@ -107,4 +107,37 @@ pub struct Upcoming {
     pub tasks: Vec<(Timestamp, TaskId)>,
     /// The last position that was read, if more follow.
     pub last: Option<DuePosition>,
+}
+
+/// The request to count the tasks of a lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CountRequest {
+    /// Also counts what waits from each border to before the next one. In order; each costs a search.
+    pub borders: Vec<Timestamp>,
+}
+
+/// How many tasks of a lane wait or are in flight. Requeued occurrences count, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LaneCounts {
+    /// Those that wait.
+    pub waiting: u64,
+    /// Those of them that were due at least [`OVERDUE_AFTER`](super::OVERDUE_AFTER) ago.
+    pub overdue: u64,
+    /// Those that a claim holds.
+    pub in_flight: u64,
+    /// Those that wait, from each border to before the next one.
+    pub windows: Vec<u64>,
+}
+
+impl LaneCounts {
+    /// Adds the tasks of another shard, counted between the same borders.
+    pub fn add(&mut self, other: LaneCounts) {
+        self.waiting += other.waiting;
+        self.overdue += other.overdue;
+        self.in_flight += other.in_flight;
+        self.windows.resize(self.windows.len().max(other.windows.len()), 0);
+        for (window, more) in self.windows.iter_mut().zip(other.windows) {
+            *window += more;
+        }
+    }
 }

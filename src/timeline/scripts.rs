@@ -185,9 +185,11 @@ pub static SCAN: Script =
 /// Lists tasks of a lane by due.
 pub static UPCOMING: Script =
     script!(Upcoming, "upcoming", ["places"], ["due"], ["now", "after", "after_member", "max", "prefix"]);
+/// Counts the tasks of a lane.
+pub static COUNT: Script = script!(Count, "count", [], ["due"], ["now", "border.."]);
 
 /// All scripts.
-pub static ALL: [&Script; 15] = [
+pub static ALL: [&Script; 16] = [
     &PUT,
     &GET,
     &CANCEL,
@@ -203,6 +205,7 @@ pub static ALL: [&Script; 15] = [
     &SHOW,
     &SCAN,
     &UPCOMING,
+    &COUNT,
 ];
 
 string_enum! {
@@ -261,5 +264,7 @@ string_enum! {
         Scanned = "scanned",
         /// Tasks of a lane that wait.
         Upcoming = "upcoming",
+        /// How many tasks of a lane wait or are in flight.
+        Counted = "counted",
     }
 }

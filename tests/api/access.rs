@@ -15,6 +15,7 @@ pub(super) const NEEDS: &[(&str, &str, char)] = &[
     ("PUT", "/v1/tasks/{id}", 'w'),
     ("DELETE", "/v1/tasks/{id}", 'w'),
     ("GET", "/v1/tasks", 'r'),
+    ("GET", "/v1/tasks:count", 'r'),
     ("GET", "/v1/upcoming", 'r'),
     ("POST", "/v1/tasks", 'w'),
     ("POST", "/v1/tasks:batch", 'w'),

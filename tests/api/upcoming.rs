@@ -1,4 +1,4 @@
-//! `GET /v1/upcoming` and `?next=`: what fires next, over all lanes and of one task.
+//! `GET /v1/upcoming`, `/v1/tasks:count` and `?next=`: what fires next and how much, over all lanes and of one task.
 
 use punctual::http::TokenLimits;
 use punctual::http::access::Scope;
@@ -119,4 +119,37 @@ async fn the_next_dues_of_a_task_are_shown_up_to_its_limit() {
     let dues: Vec<i64> =
         flying["next"].as_array().unwrap().iter().map(|due| due["due_ms"].as_i64().unwrap() - NOON).collect();
     assert_eq!((flying["due_ms"].as_i64().unwrap() - NOON, dues), (1000, vec![hour + 1000, 2 * hour + 1000]));
+}
+
+#[tokio::test]
+async fn tasks_are_counted_by_lane_and_by_due() {
+    let stage = Stage::start().await;
+    let lane = |waiting: u64, overdue: u64, in_flight: u64| json!({"waiting": waiting, "overdue": overdue, "in_flight": in_flight});
+    let nothing =
+        json!({"now": "2026-11-21T12:00:00.000Z", "lanes": {"alerts": lane(0, 0, 0), "default": lane(0, 0, 0)}});
+    assert_eq!(stage.get("/v1/tasks:count").await.json(), nothing);
+    put(&stage, &[("claimed", -90, "default")]).await;
+    assert_eq!(stage.claim("i.1").await.occurrences.len(), 1);
+    put(&stage, &[("a", 0, "default"), ("b", 1800, "alerts"), ("c", 3599, "default"), ("d", 3600, "default")]).await;
+    put(&stage, &[("late", -60, "alerts")]).await;
+    let hour = "from=2026-11-21T12:00:00Z&to=2026-11-21T13:00:00Z";
+    let window = |from: &str, to: &str, waiting: u64| json!({"from": format!("2026-11-21T{from}.000Z"), "to": format!("2026-11-21T{to}.000Z"), "waiting": waiting});
+    let all = stage.get(&format!("/v1/tasks:count?{hour}&windows=2")).await.json();
+    assert_eq!(all["lanes"], json!({"alerts": lane(2, 1, 0), "default": lane(3, 0, 1)}));
+    let halves = json!([window("12:00:00", "12:30:00", 1), window("12:30:00", "13:00:00", 2)]);
+    assert_eq!(all["windows"], halves);
+    let one = stage.get(&format!("/v1/tasks:count?lane=alerts&{hour}")).await.json();
+    assert_eq!(one["lanes"], json!({"alerts": lane(2, 1, 0)}));
+    assert_eq!(one["windows"], json!([window("12:00:00", "13:00:00", 1)]));
+    for (query, pointer) in [
+        ("lane=none", "/lane"),
+        ("windows=2", "/from"),
+        ("from=2026-11-21T12:00:00Z", "/to"),
+        (&format!("{hour}&windows=121"), "/windows"),
+        ("from=2026-11-21T13:00:00Z&to=2026-11-21T12:00:00Z", "/to"),
+        ("status=overdue", "/status"),
+    ] {
+        let answer = stage.get(&format!("/v1/tasks:count?{query}")).await;
+        assert_eq!((answer.status, answer.json()["errors"][0]["pointer"].as_str()), (422, Some(pointer)), "{query}");
+    }
 }

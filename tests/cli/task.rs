@@ -377,3 +377,23 @@ fn what_is_upcoming_is_shown_by_due() {
     let none = run(&["task", "upcoming", "--lane", "defualt", "--url", &url]);
     assert_eq!(none.code, Some(1));
 }
+
+#[test]
+fn tasks_are_counted_in_a_table() {
+    let server = serve(&[]);
+    let url = url(&server);
+    for (id, due) in [("a", "2100-01-01T00:30:00Z"), ("b", "2100-01-01T01:30:00Z"), ("c", "2100-01-01T01:59:59Z")] {
+        assert_eq!(run(&["task", "put", id, "--at", due, "--url", &url]).code, Some(0));
+    }
+    let hours = ["--from", "2100-01-01T00:00:00Z", "--to", "2100-01-01T02:00:00Z", "--windows", "2"];
+    let shown = run(&[&["task", "count", "--url", &url][..], &hours].concat());
+    assert_eq!((shown.code, shown.err.as_str()), (Some(0), ""));
+    let words: Vec<Vec<&str>> = shown.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[1], ["default", "3", "0", "0"], "{}", shown.out);
+    assert_eq!(words[4], ["2100-01-01T00:00:00.000Z", "2100-01-01T01:00:00.000Z", "1"], "{}", shown.out);
+    assert_eq!(words[5], ["2100-01-01T01:00:00.000Z", "2100-01-01T02:00:00.000Z", "2"], "{}", shown.out);
+    let json = run(&["task", "count", "--json", "--lane", "default", "--url", &url]);
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(json["lanes"]["default"]["waiting"], 3);
+    assert_eq!(run(&["task", "count", "--windows", "2", "--url", &url]).code, Some(2));
+}

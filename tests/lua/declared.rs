@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use punctual::timeline::scripts::{ALL, Script};
-use punctual::timeline::{DuePosition, ScanRequest, TaskFilter, UpcomingRequest};
+use punctual::timeline::{CountRequest, DuePosition, ScanRequest, TaskFilter, UpcomingRequest};
 
 use super::*;
 
@@ -211,6 +211,7 @@ async fn no_script_starts_while_its_slot_moves() {
         timeline.show(shard, &key).await.map(drop),
         timeline.scan(shard, &default, scan).await.map(drop),
         timeline.upcoming(shard, &default, upcoming).await.map(drop),
+        timeline.count(shard, &default, CountRequest::default()).await.map(drop),
     ];
     assert_eq!(answers.len(), ALL.len());
     for (place, answer) in answers.into_iter().enumerate() {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use punctual::clock::Timestamp;
 use punctual::task::TaskId;
 use punctual::timeline::{
-    DuePosition, MAX_UPCOMING, PutMode, RequeueAnswer, RestOfClaim, ScanRequest, ScannedTask, TaskFilter, TaskStatus,
-    Upcoming, UpcomingRequest, Verdict,
+    CountRequest, DuePosition, LaneCounts, MAX_UPCOMING, PutMode, RequeueAnswer, RestOfClaim, ScanRequest, ScannedTask,
+    TaskFilter, TaskStatus, Upcoming, UpcomingRequest, Verdict,
 };
 
 use super::stage::{Stage, at, dead_record, key, lane, ms, once, settlement};
@@ -15,6 +15,7 @@ super::laws! {
     every_task_that_stays_is_listed_whatever_happens_to_others,
     a_list_shows_only_tasks_that_match_its_filter,
     what_is_upcoming_is_listed_by_due_and_id,
+    counts_equal_the_lists,
 }
 
 impl Stage {
@@ -167,4 +168,38 @@ async fn what_is_upcoming_is_listed_by_due_and_id(stage: Stage) {
     assert_eq!(stage.all_upcoming(at(0), 100, ids[590].as_str()).await, (vec![(at(5000), ids[590].clone())], 3));
     let read = stage.upcoming(DuePosition { due: at(0), member: None }, 100, "none").await;
     assert!(read.tasks.is_empty() && read.last.is_some(), "{read:?}");
+}
+
+async fn counts_equal_the_lists(stage: Stage) {
+    let count = async |borders: &[i64]| {
+        let request = CountRequest { borders: borders.iter().map(|border| at(*border)).collect() };
+        stage.timeline.count(stage.shard(), &lane(), request).await.unwrap()
+    };
+    let ids = stage.ids(300);
+    assert_eq!(count(&[]).await, LaneCounts::default());
+    assert_eq!(count(&[0, 10, 20]).await, LaneCounts { windows: vec![0, 0], ..LaneCounts::default() });
+    stage.put_all(&ids[..7], 0).await;
+    assert_eq!(stage.claim().await.1.occurrences.len(), 7);
+    stage.put_all(&ids[7..20], 0).await;
+    stage.put_all(&ids[20..120], 500).await;
+    stage.put_all(&ids[120..300], 50_000).await;
+    stage.clock.advance(ms(1499));
+    let windows = vec![13, 0, 100, 0];
+    let expected = LaneCounts { waiting: 293, overdue: 13, in_flight: 7, windows };
+    assert_eq!(
+        count(&[0, 1, 500, 501, 50_000]).await,
+        expected,
+        "a window begins at its border and ends before the next"
+    );
+    stage.clock.advance(ms(1));
+    let counted = count(&[0, 50_001]).await;
+    assert_eq!(counted, LaneCounts { waiting: 293, overdue: 113, in_flight: 7, windows: vec![293] });
+    for (status, number) in [
+        (TaskStatus::Scheduled, counted.waiting),
+        (TaskStatus::Overdue, counted.overdue),
+        (TaskStatus::InFlight, counted.in_flight),
+    ] {
+        let listed = stage.scan_all(TaskFilter { status: Some(status), ..TaskFilter::default() }, 100).await;
+        assert_eq!(listed.len() as u64, number, "{status:?}");
+    }
 }

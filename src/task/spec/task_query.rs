@@ -90,6 +90,49 @@ pub fn read_upcoming_query(json: &[u8], max_limit: u64) -> Result<UpcomingQuery,
     })
 }
 
+/// Maximum number of windows of a count.
+pub const MAX_WINDOWS: u64 = 120;
+
+/// The query of a count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CountQuery {
+    /// Of this lane.
+    pub lane: Option<Lane>,
+    /// The borders of the windows, in order; none without windows.
+    pub borders: Vec<Timestamp>,
+}
+
+/// Parses the query of a count: `{"lane"?, "from"?, "to"?, "windows"?}`. The time between `from` and `to` is divided
+/// into windows of the same length, one by default.
+///
+/// # Errors
+/// Every fault of the document.
+pub fn read_count_query(json: &[u8]) -> Result<CountQuery, Vec<Fault>> {
+    object::read(json, "query", |field| {
+        let mut object = field.object()?;
+        let lane = object.optional("lane", lane);
+        // Windows lie between two times.
+        let has_windows = ["from", "to", "windows"].iter().any(|name| object.has(name));
+        let read_time = |field: Field<'_, '_>| time::read(field, Rounding::Up);
+        let [from, to] = ["from", "to"].map(|name| match has_windows {
+            true => object.required(name, read_time),
+            false => object.optional(name, read_time),
+        });
+        let windows = object.optional("windows", |field| field.number(1, MAX_WINDOWS));
+        let count = windows.and_then(|windows| i64::try_from(windows).ok()).unwrap_or(1);
+        let mut borders = Vec::new();
+        if let (Some(from), Some(to)) = (from.map(Timestamp::as_millis), to.map(Timestamp::as_millis)) {
+            if to - from < count {
+                let detail = format!("`to` has to be later than `from`, by 1 ms or more for each of {count} windows");
+                object.path.member("to").fault::<()>("out_of_range", detail);
+            }
+            borders.extend((0..=count).map(|window| Timestamp::from_millis(from + (to - from) * window / count)));
+        }
+        object.end();
+        Some(CountQuery { lane, borders })
+    })
+}
+
 /// Parses the query of one task: `{"next"?}`, how many dues to show, at most `max_next`.
 ///
 /// # Errors
@@ -139,5 +182,30 @@ mod tests {
             ("/z", "unknown_field"),
         ];
         assert_eq!(faults, expected.map(|(pointer, code)| (pointer.to_owned(), code)));
+    }
+    #[test]
+    fn windows_divide_the_time_between_two_others() {
+        let read = |json: &str| {
+            let faults = |faults: Vec<Fault>| {
+                faults.into_iter().map(|fault| format!("{} {}", fault.pointer, fault.code)).collect::<Vec<_>>()
+            };
+            read_count_query(json.as_bytes())
+                .map(|query| query.borders.iter().map(|border| border.as_millis()).collect::<Vec<_>>())
+                .map_err(faults)
+        };
+        let times = r#""from":"1970-01-01T00:00:00.001Z","to":"1970-01-01T00:00:00.011Z""#;
+        assert_eq!(read(r#"{"lane":"default"}"#), Ok(vec![]));
+        assert_eq!(read(&format!("{{{times}}}")), Ok(vec![1, 11]));
+        assert_eq!(read(&format!(r#"{{{times},"windows":3}}"#)), Ok(vec![1, 4, 7, 11]));
+        assert_eq!(read(&format!(r#"{{{times},"windows":10}}"#)).unwrap().len(), 11);
+        for (json, faults) in [
+            (format!(r#"{{{times},"windows":11}}"#), &["/to out_of_range"][..]),
+            (format!(r#"{{{times},"windows":121}}"#), &["/windows out_of_range"]),
+            (r#"{"windows":2}"#.to_owned(), &["/from missing_field", "/to missing_field"]),
+            (r#"{"to":"1970-01-01T00:00:01Z"}"#.to_owned(), &["/from missing_field"]),
+            (r#"{"from":"x","tu":1}"#.to_owned(), &["/from bad_time", "/to missing_field", "/tu unknown_field"]),
+        ] {
+            assert_eq!(read(&json), Err(faults.iter().map(|&fault| fault.to_owned()).collect()), "{json}");
+        }
     }
 }

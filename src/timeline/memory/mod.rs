@@ -26,9 +26,9 @@ pub use zset::Zset;
 
 use super::calls::{Calls, Verb};
 use super::{
-    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Link, Put, PutAnswer,
-    PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest,
-    Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
+    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
+    Link, Put, PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled,
+    StoredTask, SuspectsRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
@@ -272,6 +272,11 @@ impl Timeline for MemoryTimeline {
 
     async fn upcoming(&self, shard: Shard, lane: &Lane, request: UpcomingRequest) -> Result<Upcoming, TimelineError> {
         self.step(Verb::Upcoming, shard, None, |twin, _| Ok(AnswerWithWakes::quietly(twin.upcoming(lane, &request))))
+            .await
+    }
+
+    async fn count(&self, shard: Shard, lane: &Lane, request: CountRequest) -> Result<LaneCounts, TimelineError> {
+        self.step(Verb::Count, shard, None, |twin, now| Ok(AnswerWithWakes::quietly(twin.count(now, lane, &request))))
             .await
     }
 

@@ -1,4 +1,4 @@
-//! The verbs that list tasks: scan and upcoming.
+//! The verbs that list and count tasks: scan, upcoming and count.
 
 use std::collections::BinaryHeap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,7 +7,10 @@ use super::twin::Twin;
 use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
 use crate::timeline::DuePosition;
-use crate::timeline::scan::{MAX_UPCOMING, ScanRequest, Scanned, ScannedTask, Upcoming, UpcomingRequest};
+use crate::timeline::OVERDUE_AFTER;
+use crate::timeline::scan::{
+    CountRequest, LaneCounts, MAX_UPCOMING, ScanRequest, Scanned, ScannedTask, Upcoming, UpcomingRequest,
+};
 
 impl Twin {
     /// Reads a part of a lane, in the order of a hash of the ids. That order does not depend on other tasks, so a task
@@ -65,6 +68,24 @@ impl Twin {
             }
         }
         Upcoming { tasks, last: last.filter(|_| behind.next().is_some()) }
+    }
+}
+
+impl Twin {
+    /// Counts the tasks of a lane.
+    #[must_use]
+    pub fn count(&self, now: Timestamp, lane: &Lane, request: &CountRequest) -> LaneCounts {
+        let Some(due) = self.due.get(lane) else {
+            return LaneCounts { windows: vec![0; request.borders.len().saturating_sub(1)], ..LaneCounts::default() };
+        };
+        let between = |low: i64, high: i64| due.between(low, high).count() as u64;
+        let window = |borders: &[Timestamp]| between(borders[0].as_millis(), borders[1].as_millis() - 1);
+        LaneCounts {
+            waiting: between(1, i64::MAX),
+            overdue: between(1, now.minus(OVERDUE_AFTER).as_millis()),
+            in_flight: between(i64::MIN, -1),
+            windows: request.borders.windows(2).map(window).collect(),
+        }
     }
 }
 

@@ -46,9 +46,9 @@ use self::verbs::{Cancel, Extend, Get};
 use super::calls::{Calls, Verb};
 use super::keys::Keys;
 use super::{
-    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, Dead, Glance, GlanceRequest, Link, MAX_BATCH, Put,
-    PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask,
-    SuspectsRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
+    BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
+    Link, MAX_BATCH, Put, PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest, Scanned, Settle,
+    Settled, StoredTask, SuspectsRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::metrics::Metrics;
@@ -445,6 +445,10 @@ impl Timeline for RedisTimeline {
 
     async fn upcoming(&self, shard: Shard, lane: &Lane, request: UpcomingRequest) -> Result<Upcoming, TimelineError> {
         self.calls.count(Verb::Upcoming, self.run(shard, from_ref(lane), &request)).await
+    }
+
+    async fn count(&self, shard: Shard, lane: &Lane, request: CountRequest) -> Result<LaneCounts, TimelineError> {
+        self.calls.count(Verb::Count, self.run(shard, from_ref(lane), &request)).await
     }
 
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {

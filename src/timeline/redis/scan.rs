@@ -1,4 +1,4 @@
-//! The requests that list the tasks of a lane.
+//! The requests that list and count the tasks of a lane.
 
 use tokio::time::Instant;
 
@@ -12,7 +12,9 @@ use super::wait_connection::server_process;
 use crate::clock::Timestamp;
 use crate::task::Lane;
 use crate::timeline::keys::Keys;
-use crate::timeline::scan::{MAX_UPCOMING, ScanRequest, Scanned, ScannedTask, TaskStatus, Upcoming, UpcomingRequest};
+use crate::timeline::scan::{
+    CountRequest, LaneCounts, MAX_UPCOMING, ScanRequest, Scanned, ScannedTask, TaskStatus, Upcoming, UpcomingRequest,
+};
 use crate::timeline::scripts::{self, Code, Script};
 use crate::timeline::{DuePosition, MAX_BATCH, TimelineError};
 
@@ -75,6 +77,34 @@ impl Request for UpcomingRequest {
             tasks.push((rows.time()?, id));
         }
         Ok(Upcoming { tasks, last })
+    }
+}
+
+impl Request for CountRequest {
+    type Answer = LaneCounts;
+
+    const SCRIPT: &'static Script = &scripts::COUNT;
+    const IS_FOR_USER: bool = true;
+
+    fn encode(&self, call: &mut Call, _: &Keys, _: &[Lane]) {
+        call.list("border..");
+        for border in &self.borders {
+            call.push(border.as_millis());
+        }
+    }
+
+    fn decode(&self, mut reply: Reply) -> Result<LaneCounts, TimelineError> {
+        if reply.code != Code::Counted {
+            return Err(reply.unexpected());
+        }
+        let fields = reply.fields();
+        let (waiting, overdue, in_flight) = (fields.count()?, fields.count()?, fields.count()?);
+        let mut rows = fields.list()?;
+        let mut windows = Vec::with_capacity(rows.left());
+        while rows.left() > 0 {
+            windows.push(rows.count()?);
+        }
+        Ok(LaneCounts { waiting, overdue, in_flight, windows })
     }
 }
 

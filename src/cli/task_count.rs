@@ -1,0 +1,82 @@
+//! `punctual task count`: how many tasks of a running instance wait, are overdue or in flight.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::client::Client;
+use super::out::{self, Printable};
+use super::task::{TaskPlace, fetch, with_query};
+use super::{Failure, say};
+
+pub(super) const EXAMPLES: &str = "Examples:
+  punctual task count --lane default
+  punctual task count --from 2026-12-01T00:00:00Z --to 2026-12-02T00:00:00Z --windows 24";
+
+#[derive(Args)]
+pub(super) struct TaskCountArguments {
+    /// Of this lane
+    #[arg(long, value_name = "NAME")]
+    lane: Option<String>,
+    /// Also count what waits by due, from this time on: 2026-11-21T18:00:00Z
+    #[arg(long, value_name = "TIME", requires = "to")]
+    from: Option<String>,
+    /// ... and before this time
+    #[arg(long, value_name = "TIME", requires = "from")]
+    to: Option<String>,
+    /// Divide that time into this many windows, 1 to 120
+    #[arg(long, value_name = "NUMBER", requires = "from")]
+    windows: Option<u64>,
+    #[command(flatten)]
+    place: TaskPlace,
+}
+
+#[derive(Deserialize)]
+struct TaskCountsView {
+    lanes: BTreeMap<Printable, LaneCountsView>,
+    #[serde(default)]
+    windows: Vec<WindowView>,
+}
+
+#[derive(Deserialize)]
+struct LaneCountsView {
+    waiting: u64,
+    overdue: u64,
+    in_flight: u64,
+}
+
+#[derive(Deserialize)]
+struct WindowView {
+    from: Printable,
+    to: Printable,
+    waiting: u64,
+}
+
+/// Shows a row for each lane, then one for each window.
+pub(super) async fn count(arguments: &TaskCountArguments) -> Result<(), Failure> {
+    let (client, doing) = (Client::new(&arguments.place.target)?, "cannot count tasks");
+    let windows = arguments.windows.map(|windows| windows.to_string());
+    let said = [("lane", &arguments.lane), ("from", &arguments.from), ("to", &arguments.to), ("windows", &windows)];
+    let answer = fetch(&client, &arguments.place, &with_query("/v1/tasks:count", said), doing).await?;
+    if arguments.place.json {
+        return out::json(&answer.text);
+    }
+    let counts: TaskCountsView =
+        serde_json::from_str(&answer.text).map_err(|_| client.no_instance(doing, answer.status))?;
+    say(&table(&counts))
+}
+
+fn table(counts: &TaskCountsView) -> String {
+    let mut text = format!("{:<20} {:>9} {:>9} {:>10}\n", "LANE", "WAITING", "OVERDUE", "IN FLIGHT");
+    for (lane, LaneCountsView { waiting, overdue, in_flight }) in &counts.lanes {
+        text += &format!("{:<20} {waiting:>9} {overdue:>9} {in_flight:>10}\n", lane.as_str());
+    }
+    if !counts.windows.is_empty() {
+        text += &format!("\n{:<24} {:<24} {:>9}\n", "FROM", "TO", "WAITING");
+    }
+    for WindowView { from, to, waiting } in &counts.windows {
+        text += &format!("{:<24} {:<24} {waiting:>9}\n", from.as_str(), to.as_str());
+    }
+    text
+}
