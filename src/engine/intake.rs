@@ -366,17 +366,7 @@ impl Intake {
             },
             _ => (now, 0),
         };
-        let mut after = put.due;
-        // The due in the answer is one of the occurrences that the limit allows.
-        let left = |limit: u64| usize::try_from(limit.saturating_sub(came_due.saturating_add(1))).unwrap_or(SHOWN_DUES);
-        let left = task.schedule.limit.map_or(SHOWN_DUES, |limit| left(limit).min(SHOWN_DUES));
-        let mut next = Vec::with_capacity(left);
-        while next.len() < left {
-            let Ok(Some(due)) = task.schedule.next_after(id, anchor, after) else { break };
-            next.push(due);
-            after = due;
-        }
-        next
+        task.schedule.dues_after(id, anchor, put.due, came_due, SHOWN_DUES).unwrap_or_default()
     }
 }
 

@@ -96,6 +96,29 @@ impl Schedule {
         Ok(TaskDues::new(self, id, anchor)?.next_after(after))
     }
 
+    /// Up to `max` dues later than `after` of a recurring task that was put at `anchor`; none of one that is due once.
+    ///
+    /// Of the occurrences that `limit` allows, `came_due` came before the one at `after`, which counts, too.
+    ///
+    /// # Errors
+    /// If the cron expression or the zone cannot be parsed.
+    pub fn dues_after(
+        &self,
+        id: &TaskId,
+        anchor: Timestamp,
+        after: Timestamp,
+        came_due: u64,
+        max: usize,
+    ) -> Result<Vec<Timestamp>, ScheduleError> {
+        if !self.is_recurring() {
+            return Ok(Vec::new());
+        }
+        let left = |limit: u64| usize::try_from(limit.saturating_sub(came_due.saturating_add(1))).unwrap_or(max);
+        let max = self.limit.map_or(max, |limit| left(limit).min(max));
+        let dues = TaskDues::new(self, id, anchor)?;
+        Ok(std::iter::successors(dues.next_after(after), |due| dues.next_after(*due)).take(max).collect())
+    }
+
     /// The shortest gap among the next 100 occurrences after `from`, before the spread; `None` if there are fewer than
     /// two.
     ///

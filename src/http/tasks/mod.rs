@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use self::views::{CancelView, HeldTaskView, next_dues, put_view, task_view};
+use self::views::{CancelView, HeldTaskView, put_view, task_view};
 use super::caller::Caller;
 use super::openapi::{self, BODY, LIMITED_PUT, TIMELINE};
 use super::problem::Problem;
@@ -126,9 +126,10 @@ pub(super) async fn get(
             let failed = if held.in_flight { (api.failed_attempt)(&id) } else { None };
             let next = match count {
                 Some(count) => {
-                    let (id, schedule, anchor, held) =
-                        (id.clone(), record.task.schedule.clone(), record.anchor, held.clone());
-                    Some(api.blocking.run(move || next_dues(&id, &schedule, anchor, &held, count)).await?)
+                    let (id, schedule, anchor) = (id.clone(), record.task.schedule.clone(), record.anchor);
+                    let (after, came_due) = (held.due_after_claim.unwrap_or(held.due), held.counts.came_due());
+                    let dues = move || schedule.dues_after(&id, anchor, after, came_due, count);
+                    Some(api.blocking.run(dues).await?.unwrap_or_default())
                 }
                 None => None,
             };

@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::engine::{FailedAttempt, intake};
 use crate::http::openapi::enums;
 use crate::http::openapi::task::{CatchUpSchema, MessageSchema, Retry, ScheduleSchema};
-use crate::task::{Record, Schedule, TaskId, spec};
+use crate::task::{Record, TaskId, spec};
 use crate::timeline::{OVERDUE_AFTER, PutResult, StoredTask};
 
 /// A due, in both forms.
@@ -228,26 +228,4 @@ pub(super) fn task_view(
         catch_up,
     };
     serde_json::to_string(&view)
-}
-
-/// Up to `count` dues of a task after the one it waits for. A `limit` counts the past occurrences, too.
-pub(super) fn next_dues(
-    id: &TaskId,
-    schedule: &Schedule,
-    anchor: Timestamp,
-    held: &StoredTask,
-    count: usize,
-) -> Vec<Timestamp> {
-    let came_due = held.counts.came_due().saturating_add(1);
-    let left = schedule
-        .limit
-        .map_or(count, |limit| usize::try_from(limit.saturating_sub(came_due)).unwrap_or(count).min(count));
-    let mut after = held.due_after_claim.unwrap_or(held.due);
-    let mut dues = Vec::new();
-    while schedule.is_recurring() && dues.len() < left {
-        let Ok(Some(due)) = schedule.next_after(id, anchor, after) else { break };
-        dues.push(due);
-        after = due;
-    }
-    dues
 }

@@ -69,20 +69,12 @@ impl Preview {
         };
         let fault = |code, detail| Fault { pointer: "/schedule".to_owned(), code, detail };
         let bad_cron = |error: super::ScheduleError| fault("bad_cron", error.to_string());
-        let most = self
-            .schedule
-            .limit
-            .map_or(self.count, |limit| self.count.min(usize::try_from(limit).unwrap_or(usize::MAX)));
-        let mut dues = Vec::with_capacity(most);
-        let mut next = self.schedule.first(&id, self.from).map_err(bad_cron)?;
-        while let Some(due) = next.filter(|_| dues.len() < most) {
-            dues.push(due);
-            next = self.schedule.next_after(&id, self.from, due).map_err(bad_cron)?;
-        }
-        if dues.is_empty() {
+        let Some(first) = self.schedule.first(&id, self.from).map_err(bad_cron)? else {
             return Err(fault("never_due", "the schedule has no occurrence".to_owned()));
-        }
-        Ok(dues)
+        };
+        let later =
+            self.schedule.dues_after(&id, self.from, first, 0, self.count.saturating_sub(1)).map_err(bad_cron)?;
+        Ok(std::iter::once(first).chain(later).collect())
     }
 }
 
