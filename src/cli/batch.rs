@@ -114,7 +114,7 @@ pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), 
     let response = sent.map_err(|error| error.while_doing(&doing, client))?;
     if !response.status().is_success() {
         let answer = client.whole(response).await.map_err(|error| error.while_doing(&doing, client))?;
-        return Err(super::task::refused(client, &answer, &doing, json));
+        return Err(super::api_caller::refused(client, &answer, &doing, json));
     }
     begun.send_replace(true);
     let bar = bar(json, size);

@@ -94,11 +94,6 @@ impl Client {
         &self.address.shown
     }
 
-    /// The failure if something other than an instance answers.
-    pub(super) fn no_instance(&self, doing: &str, status: u16) -> Failure {
-        Failure::failed(anyhow!("{doing}: `{}` answered {status} but not like an instance of punctual", self.shown()))
-    }
-
     /// Sends a request and returns its answer as soon as it begins.
     ///
     /// # Errors

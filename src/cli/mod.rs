@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 the operation failed, 2 usage or configuration; `check` has more.
 
+mod api_caller;
 mod batch;
 mod check;
 mod client;

@@ -7,9 +7,8 @@ use clap::Args;
 use hyper::Method;
 use serde::Deserialize;
 
-use super::client::Client;
+use super::api_caller::{ApiCaller, TaskPlace};
 use super::out::{self, Printable};
-use super::task::{TaskPlace, refused};
 use super::{Failure, say};
 use crate::clock::Timestamp;
 use crate::task::duration;
@@ -81,9 +80,9 @@ struct FailingView {
 pub(super) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
-        let client = Client::new(&arguments.place.target)?;
+        let caller = ApiCaller::new(&arguments.place)?;
         loop {
-            show(&client, arguments.place.json).await?;
+            show(&caller).await?;
             if !arguments.watch {
                 return Ok(());
             }
@@ -95,15 +94,9 @@ pub(super) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
     })
 }
 
-async fn show(client: &Client, json: bool) -> Result<(), Failure> {
-    let doing = "cannot show the status";
-    let answer = client.call(Method::GET, "/v1/stats", None).await;
-    let answer = answer.map_err(|error| error.while_doing(doing, client))?;
-    if answer.status != 200 {
-        return Err(refused(client, &answer, doing, json));
-    }
-    let stats: StatsView = serde_json::from_str(&answer.text).map_err(|_| client.no_instance(doing, answer.status))?;
-    if json { out::json(&answer.text) } else { say(&table(&stats)) }
+async fn show(caller: &ApiCaller<'_>) -> Result<(), Failure> {
+    let (answer, stats) = caller.call::<StatsView>(Method::GET, "/v1/stats", None, "cannot show the status").await?;
+    if caller.place.json { out::json(&answer.text) } else { say(&table(&stats)) }
 }
 
 /// One line for the instance, a row for each lane, then what is wrong.

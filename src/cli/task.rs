@@ -9,27 +9,21 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use hyper::Method;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::api_caller::{ApiCaller, TaskPlace, path_segment};
 use super::client::{ApiAnswer, Client};
-use super::fault::{FaultView, faults};
 use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
 use super::schedule_arguments::{ScheduleArguments, shown_due};
-use super::target::ApiTarget;
 use super::task_count::{self, TaskCountArguments};
 use super::task_list::{self, TaskListArguments, UpcomingArguments};
 use super::{Failure, batch, say};
 use crate::clock::{Clock, LocalClock};
 use crate::task::spec;
 use crate::task::spec::write::{MessageView, RetryView, TaskView};
-
-/// The characters of a task id are valid in a path; all others must be escaped.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
 
 /// Maximum size of a file with a task, in bytes; more than an instance can be configured to accept.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -60,16 +54,6 @@ pub(super) enum TaskCommand {
     /// Count tasks, by lane and by due
     #[command(after_help = task_count::EXAMPLES)]
     Count(TaskCountArguments),
-}
-
-/// The instance, and how to show its answer.
-#[derive(Args)]
-pub(super) struct TaskPlace {
-    #[command(flatten)]
-    pub(super) target: ApiTarget,
-    /// Show the instance's answer as it is
-    #[arg(long)]
-    pub(super) json: bool,
 }
 
 #[derive(Args)]
@@ -136,16 +120,14 @@ pub(super) struct PutArguments {
 struct AnswerView {
     /// Of a put or a cancel.
     result: Printable,
-    /// Of a get; in a problem it is a number.
-    status: Value,
+    /// Of a get.
+    status: Printable,
     due: Printable,
     overdue: bool,
     next: Vec<DueView>,
     in_flight: Option<Printable>,
     key: Option<Printable>,
     handed_out: bool,
-    detail: Printable,
-    errors: Vec<FaultView>,
 }
 
 #[derive(Deserialize)]
@@ -174,7 +156,7 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
     };
     check_past(arguments)?;
     let task = task(arguments)?;
-    let (answer, view) = arguments.place.call(Method::PUT, "put", id, Some(task)).await?;
+    let (answer, view) = call(&arguments.place, Method::PUT, "put", id, "", Some(task)).await?;
     let zone = arguments.schedule.zone.as_deref();
     let shown = |due: &Printable| spec::parse_time(due.as_str()).map_or(due.to_string(), |due| shown_due(due, zone));
     show(&arguments.place, &answer, || {
@@ -194,7 +176,7 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
 async fn get(arguments: &GetArguments) -> Result<(), Failure> {
     let IdArguments { id, place } = &arguments.task;
     let query = arguments.next.map(|next| format!("?next={next}")).unwrap_or_default();
-    let (answer, _) = place.call_with(Method::GET, "show", id, &query, None).await?;
+    let (answer, _) = call(place, Method::GET, "show", id, &query, None).await?;
     show(place, &answer, || match serde_json::from_str::<Value>(&answer.text) {
         Ok(task) => format!("{task:#}\n"),
         Err(_) => format!("{}\n", answer.text),
@@ -202,7 +184,7 @@ async fn get(arguments: &GetArguments) -> Result<(), Failure> {
 }
 
 async fn cancel(arguments: &IdArguments) -> Result<(), Failure> {
-    let (answer, view) = arguments.place.call(Method::DELETE, "cancel", &arguments.id, None).await?;
+    let (answer, view) = call(&arguments.place, Method::DELETE, "cancel", &arguments.id, "", None).await?;
     show(&arguments.place, &answer, || match (view.result.as_str(), view.handed_out, &view.key) {
         ("in_flight", _, Some(key)) => format!("cancelled {}; {key} is in flight and may still arrive\n", arguments.id),
         (_, true, Some(key)) => format!("cancelled {}; {key} was handed out and may still arrive\n", arguments.id),
@@ -289,78 +271,22 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
     Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))
 }
 
-/// The failure for an answer with an error status.
-pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bool) -> Failure {
-    // `--json` promises JSON, whatever the answer is.
-    if json
-        && serde_json::from_str::<IgnoredAny>(&answer.text).is_ok()
-        && let Err(failure) = out::json(&answer.text)
-    {
-        return failure;
+/// Calls the API about one task.
+async fn call(
+    place: &TaskPlace,
+    method: Method,
+    verb: &str,
+    id: &str,
+    query: &str,
+    body: Option<String>,
+) -> Result<(ApiAnswer, AnswerView), Failure> {
+    let caller = ApiCaller::new(place)?;
+    let doing = format!("cannot {verb} the task `{}`", Printable::from(id.to_owned()));
+    let looks = method == Method::GET;
+    let path = format!("/v1/tasks/{}{query}", path_segment(id));
+    let (answer, view) = caller.call::<AnswerView>(method, &path, body, &doing).await?;
+    match if looks { view.status.as_str() } else { view.result.as_str() } {
+        "" => Err(caller.no_instance(&doing, answer.status)),
+        _ => Ok((answer, view)),
     }
-    let view: AnswerView = serde_json::from_str(&answer.text).unwrap_or_default();
-    client.refused(answer.status, doing, &format!("{}{}", view.detail, faults(&view.errors)))
-}
-
-impl TaskPlace {
-    /// Calls the API. An error status is a failure with the API's text, and so is an answer that no instance gives.
-    async fn call(
-        &self,
-        method: Method,
-        verb: &str,
-        id: &str,
-        body: Option<String>,
-    ) -> Result<(ApiAnswer, AnswerView), Failure> {
-        self.call_with(method, verb, id, "", body).await
-    }
-
-    /// The same with a query.
-    async fn call_with(
-        &self,
-        method: Method,
-        verb: &str,
-        id: &str,
-        query: &str,
-        body: Option<String>,
-    ) -> Result<(ApiAnswer, AnswerView), Failure> {
-        let client = Client::new(&self.target)?;
-        let doing = format!("cannot {verb} the task `{}`", Printable::from(id.to_owned()));
-        let looks = method == Method::GET;
-        let answer = client.call(method, &format!("/v1/tasks/{}{query}", path_segment(id)), body).await;
-        let answer = answer.map_err(|error| error.while_doing(&doing, &client))?;
-        if !(200..300).contains(&answer.status) {
-            return Err(refused(&client, &answer, &doing, self.json));
-        }
-        let view: AnswerView = serde_json::from_str(&answer.text).unwrap_or_default();
-        match if looks { view.status.as_str().unwrap_or_default() } else { view.result.as_str() } {
-            "" => Err(client.no_instance(&doing, answer.status)),
-            _ => Ok((answer, view)),
-        }
-    }
-}
-
-/// Reads something with `GET`, whose answer is 200.
-pub(super) async fn fetch(client: &Client, place: &TaskPlace, path: &str, doing: &str) -> Result<ApiAnswer, Failure> {
-    let answer = client.call(Method::GET, path, None).await.map_err(|error| error.while_doing(doing, client))?;
-    if answer.status == 200 { Ok(answer) } else { Err(refused(client, &answer, doing, place.json)) }
-}
-
-/// Adds the query parameters that are given to a path.
-pub(super) fn with_query<'a>(
-    path: &str,
-    parameters: impl IntoIterator<Item = (&'a str, &'a Option<String>)>,
-) -> String {
-    let mut path = path.to_owned();
-    for (name, value) in parameters {
-        if let Some(value) = value {
-            path.push(if path.contains('?') { '&' } else { '?' });
-            path.push_str(&format!("{name}={}", path_segment(value)));
-        }
-    }
-    path
-}
-
-/// An id as part of a path. Invalid characters are escaped, so that the API can report them.
-pub(super) fn path_segment(id: &str) -> String {
-    utf8_percent_encode(id, ESCAPED).to_string()
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use hyper::Method;
 use serde::Deserialize;
 
-use super::client::Client;
+use super::api_caller::{ApiCaller, TaskPlace, with_query};
 use super::out::{self, Printable};
-use super::task::{TaskPlace, fetch, with_query};
 use super::{Failure, say};
 
 pub(super) const EXAMPLES: &str = "Examples:
@@ -55,16 +55,12 @@ struct WindowView {
 
 /// Shows a row for each lane, then one for each window.
 pub(super) async fn count(arguments: &TaskCountArguments) -> Result<(), Failure> {
-    let (client, doing) = (Client::new(&arguments.place.target)?, "cannot count tasks");
     let windows = arguments.windows.map(|windows| windows.to_string());
     let said = [("lane", &arguments.lane), ("from", &arguments.from), ("to", &arguments.to), ("windows", &windows)];
-    let answer = fetch(&client, &arguments.place, &with_query("/v1/tasks:count", said), doing).await?;
-    if arguments.place.json {
-        return out::json(&answer.text);
-    }
-    let counts: TaskCountsView =
-        serde_json::from_str(&answer.text).map_err(|_| client.no_instance(doing, answer.status))?;
-    say(&table(&counts))
+    let caller = ApiCaller::new(&arguments.place)?;
+    let path = with_query("/v1/tasks:count", said);
+    let (answer, counts) = caller.call::<TaskCountsView>(Method::GET, &path, None, "cannot count tasks").await?;
+    if arguments.place.json { out::json(&answer.text) } else { say(&table(&counts)) }
 }
 
 fn table(counts: &TaskCountsView) -> String {

@@ -1,16 +1,12 @@
 //! `punctual task list | upcoming`: the tasks of a running instance, in no order or by due.
 
 use clap::Args;
+use hyper::Method;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
-use super::client::Client;
+use super::api_caller::{ApiCaller, TaskPlace, with_query};
 use super::out::{self, Printable};
-use super::task::{TaskPlace, fetch, with_query};
 use super::{Failure, say, tell};
-
-/// Maximum number of entries in one request.
-const PAGE_ENTRIES: usize = 1000;
 
 pub(super) const EXAMPLES: &str = "Examples:
   punctual task list --status overdue
@@ -68,12 +64,6 @@ struct UpcomingPageView {
 }
 
 #[derive(Deserialize)]
-struct TaskPageView {
-    items: Vec<Box<RawValue>>,
-    next_cursor: Option<String>,
-}
-
-#[derive(Deserialize)]
 struct ListedTaskView {
     id: Printable,
     lane: Printable,
@@ -87,45 +77,20 @@ struct ListedTaskView {
 
 /// Shows a line for each task: id, lane, status and due.
 pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
-    let (client, doing) = (Client::new(&arguments.place.target)?, "cannot list tasks");
-    let mut left = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
-    let mut cursor: Option<String> = None;
-    loop {
-        let path = format!("/v1/tasks?limit={}", left.min(PAGE_ENTRIES));
-        let path = with_query(&path, arguments.said().into_iter().chain([("cursor", &cursor)]));
-        let answer = fetch(&client, &arguments.place, &path, doing).await?;
-        let page: TaskPageView =
-            serde_json::from_str(&answer.text).map_err(|_| client.no_instance(doing, answer.status))?;
-        for item in &page.items {
-            match serde_json::from_str::<ListedTaskView>(item.get()) {
-                _ if arguments.place.json => out::json(item.get())?,
-                Ok(task) => say(&line(&task))?,
-                Err(_) => return Err(client.no_instance(doing, answer.status)),
-            }
-        }
-        left = left.saturating_sub(page.items.len());
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            return Ok(());
-        }
-        if left == 0 {
-            tell("there are more: `--limit` says how many are shown\n");
-            return Ok(());
-        }
-    }
+    let caller = ApiCaller::new(&arguments.place)?;
+    caller.list("/v1/tasks", &arguments.said(), arguments.limit, "cannot list tasks", line).await
 }
 
 /// Shows a line for each task that waits: due, id, lane, and whether it is overdue.
 pub(super) async fn upcoming(arguments: &UpcomingArguments) -> Result<(), Failure> {
-    let (client, doing) = (Client::new(&arguments.place.target)?, "cannot list what is upcoming");
     let said = [("lane", &arguments.lane), ("prefix", &arguments.prefix), ("from", &arguments.from)];
     let path = with_query(&format!("/v1/upcoming?limit={}", arguments.limit), said);
-    let answer = fetch(&client, &arguments.place, &path, doing).await?;
+    let caller = ApiCaller::new(&arguments.place)?;
+    let (answer, page) =
+        caller.call::<UpcomingPageView>(Method::GET, &path, None, "cannot list what is upcoming").await?;
     if arguments.place.json {
         return out::json(&answer.text);
     }
-    let page: UpcomingPageView =
-        serde_json::from_str(&answer.text).map_err(|_| client.no_instance(doing, answer.status))?;
     let row = |task: &ListedTaskView| {
         format!("{}  {}  {}{}\n", task.due, task.id, task.lane, if task.overdue { "  overdue" } else { "" })
     };

@@ -7,7 +7,8 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Act, Caller, ManyArguments};
+use super::{Act, ManyArguments};
+use crate::cli::api_caller::ApiCaller;
 use crate::cli::{Failure, out, say, tell};
 
 /// The result of a bulk request: requeued, discarded or only counted.
@@ -38,7 +39,7 @@ struct Sums {
 }
 
 /// Counts the matches, asks back, and changes them.
-pub(super) async fn run(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Result<(), Failure> {
+pub(super) async fn run(act: Act, caller: &ApiCaller<'_>, arguments: &ManyArguments) -> Result<(), Failure> {
     let body = body(arguments);
     if arguments.dry_run || !arguments.yes {
         let matched = all(act, caller, body.clone(), true).await?.matched;
@@ -72,7 +73,8 @@ fn show(act: Act, arguments: &ManyArguments, sums: &Sums) -> Result<(), Failure>
 
 /// The filter as the API reads it.
 fn body(arguments: &ManyArguments) -> Map<String, Value> {
-    let said = arguments.filter.said().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value)));
+    let said = arguments.filter.said().into_iter();
+    let said = said.filter_map(|(name, value)| Some((name.to_owned(), Value::from(value.clone()?))));
     said.chain(arguments.all.then(|| ("all".to_owned(), Value::from(true)))).collect()
 }
 
@@ -93,7 +95,7 @@ fn confirm(act: Act, matched: u64) -> Result<(), Failure> {
 }
 
 /// Sends requests until the instance reports that none are left.
-async fn all(act: Act, caller: &Caller<'_>, mut body: Map<String, Value>, dry_run: bool) -> Result<Sums, Failure> {
+async fn all(act: Act, caller: &ApiCaller<'_>, mut body: Map<String, Value>, dry_run: bool) -> Result<Sums, Failure> {
     let (path, doing) = (format!("/v1/dead:{}", act.verb()), format!("cannot {} the dead", act.verb()));
     body.insert("dry_run".into(), dry_run.into());
     let mut sums = Sums::default();

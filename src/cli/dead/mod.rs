@@ -8,21 +8,15 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
-use serde_json::value::RawValue;
 
-use super::client::{ApiAnswer, Client};
+use super::api_caller::{ApiCaller, TaskPlace, path_segment};
 use super::out::{self, Printable};
-use super::task::{TaskPlace, path_segment, refused};
-use super::{Failure, say, tell};
+use super::{Failure, say};
 
 const REQUEUE_EXAMPLES: &str = "Examples:
   punctual dead requeue order-1:1795266000000 --wait 2s
   punctual dead requeue --lane default --reason destination --from 2026-11-21T18:00:00Z --dry-run";
-
-/// Maximum number of entries in one page of an instance.
-const PAGE_ENTRIES: usize = 1000;
 
 #[derive(Subcommand)]
 pub(super) enum DeadCommand {
@@ -103,12 +97,6 @@ pub(super) struct RequeueArguments {
     wait: Option<Duration>,
 }
 
-#[derive(Deserialize)]
-struct PageView {
-    items: Vec<Box<RawValue>>,
-    next_cursor: Option<String>,
-}
-
 /// An entry of a list.
 #[derive(Deserialize)]
 struct DeadView {
@@ -162,33 +150,8 @@ pub(super) fn run(command: DeadCommand) -> Result<(), Failure> {
 }
 
 async fn list(arguments: &ListArguments) -> Result<(), Failure> {
-    let caller = Caller::new(&arguments.place)?;
-    let mut left = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
-    let mut cursor: Option<String> = None;
-    loop {
-        let limit = left.min(PAGE_ENTRIES).to_string();
-        let mut path = format!("/v1/dead?limit={limit}");
-        for (name, value) in arguments.filter.said().into_iter().chain(cursor.map(|cursor| ("cursor", cursor))) {
-            path.push_str(&format!("&{name}={}", path_segment(&value)));
-        }
-        let (_, page) = caller.call::<PageView>(Method::GET, &path, None, "cannot list the dead").await?;
-        for item in &page.items {
-            match serde_json::from_str::<DeadView>(item.get()) {
-                _ if arguments.place.json => out::json(item.get())?,
-                Ok(dead) => say(&line(&dead))?,
-                Err(_) => return Err(caller.client.no_instance("cannot list the dead", 200)),
-            }
-        }
-        left = left.saturating_sub(page.items.len());
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            return Ok(());
-        }
-        if left == 0 {
-            tell("there are more: `--limit` says how many are shown\n");
-            return Ok(());
-        }
-    }
+    let caller = ApiCaller::new(&arguments.place)?;
+    caller.list("/v1/dead", &arguments.filter.said(), arguments.limit, "cannot list the dead", line).await
 }
 
 /// One line of the list. Columns without spaces come first, so that they can be cut out.
@@ -199,7 +162,7 @@ fn line(dead: &DeadView) -> String {
 }
 
 async fn show(arguments: &ShowArguments) -> Result<(), Failure> {
-    let caller = Caller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.place)?;
     let doing = format!("cannot show the dead occurrence `{}`", Printable::from(arguments.key.clone()));
     let path = format!("/v1/dead/{}", path_segment(&arguments.key));
     let (answer, _) = caller.call::<DeadView>(Method::GET, &path, None, &doing).await?;
@@ -213,7 +176,7 @@ async fn show(arguments: &ShowArguments) -> Result<(), Failure> {
 }
 
 async fn act(act: Act, arguments: &ManyArguments) -> Result<(), Failure> {
-    let caller = Caller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.place)?;
     if arguments.keys.is_empty() {
         bulk::run(act, &caller, arguments).await
     } else {
@@ -225,7 +188,7 @@ async fn requeue(arguments: &RequeueArguments) -> Result<(), Failure> {
     let Some(wait) = arguments.wait.filter(|_| !arguments.many.dry_run) else {
         return act(Act::Requeue, &arguments.many).await;
     };
-    let caller = Caller::new(&arguments.many.place)?;
+    let caller = ApiCaller::new(&arguments.many.place)?;
     let begun = wait::time_of(&caller).await?;
     // Of several keys some may have been requeued although others failed.
     let requeued = act(Act::Requeue, &arguments.many).await;
@@ -237,7 +200,7 @@ async fn requeue(arguments: &RequeueArguments) -> Result<(), Failure> {
 }
 
 /// One by one. A failure does not stop the others.
-async fn each(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Result<(), Failure> {
+async fn each(act: Act, caller: &ApiCaller<'_>, arguments: &ManyArguments) -> Result<(), Failure> {
     let mut failed: Option<Failure> = None;
     for key in &arguments.keys {
         let shown = Printable::from(key.clone());
@@ -265,39 +228,7 @@ async fn each(act: Act, caller: &Caller<'_>, arguments: &ManyArguments) -> Resul
 
 impl Filter {
     /// The filter, by the names of the API.
-    fn said(&self) -> Vec<(&'static str, String)> {
-        let all = [("lane", &self.lane), ("reason", &self.reason), ("from", &self.from), ("to", &self.to)];
-        all.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect()
-    }
-}
-
-/// An instance, and how to show its answers.
-struct Caller<'a> {
-    place: &'a TaskPlace,
-    client: Client,
-}
-
-impl Caller<'_> {
-    fn new(place: &TaskPlace) -> Result<Caller<'_>, Failure> {
-        Ok(Caller { place, client: Client::new(&place.target)? })
-    }
-
-    /// Calls the API. An error status is a failure with the API's text, and so is an answer that no instance gives.
-    async fn call<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<String>,
-        doing: &str,
-    ) -> Result<(ApiAnswer, T), Failure> {
-        let answer = self.client.call(method, path, body).await;
-        let answer = answer.map_err(|error| error.while_doing(doing, &self.client))?;
-        if !(200..300).contains(&answer.status) {
-            return Err(refused(&self.client, &answer, doing, self.place.json));
-        }
-        match serde_json::from_str(&answer.text) {
-            Ok(view) => Ok((answer, view)),
-            Err(_) => Err(self.client.no_instance(doing, answer.status)),
-        }
+    fn said(&self) -> [(&'static str, &Option<String>); 4] {
+        [("lane", &self.lane), ("reason", &self.reason), ("from", &self.from), ("to", &self.to)]
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::anyhow;
 use hyper::Method;
 
-use super::{Caller, DeadView, ManyArguments, PageView};
+use super::{DeadView, ManyArguments};
+use crate::cli::api_caller::{ApiCaller, PageView, with_query};
 use crate::cli::status::StatsView;
-use crate::cli::task::path_segment;
 use crate::cli::{Failure, say};
 use crate::task::duration;
 
@@ -24,7 +24,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// The time of the instance, in RFC 3339.
-pub(super) async fn time_of(caller: &Caller<'_>) -> Result<String, Failure> {
+pub(super) async fn time_of(caller: &ApiCaller<'_>) -> Result<String, Failure> {
     let (_, stats) = caller.call::<StatsView>(Method::GET, "/v1/stats", None, "cannot ask for the time").await?;
     Ok(stats.now.as_str().to_owned())
 }
@@ -35,7 +35,7 @@ pub(super) async fn time_of(caller: &Caller<'_>) -> Result<String, Failure> {
 /// # Errors
 /// If any died, or messages fail at a destination or a sink of the lane, so that a script notices.
 pub(super) async fn died_since(
-    caller: &Caller<'_>,
+    caller: &ApiCaller<'_>,
     arguments: &ManyArguments,
     begun: &str,
     wait: Duration,
@@ -43,14 +43,12 @@ pub(super) async fn died_since(
     tokio::time::sleep(wait).await;
     let keys: HashSet<&str> = arguments.keys.iter().map(String::as_str).collect();
     let mut causes: BTreeMap<String, u64> = BTreeMap::new();
-    let mut path = format!("/v1/dead?limit=1000&from={}", path_segment(begun));
-    if let Some(lane) = &arguments.filter.lane {
-        path.push_str(&format!("&lane={}", path_segment(lane)));
-    }
+    let begun = Some(begun.to_owned());
     let (mut cursor, mut pages) = (None::<String>, 0);
     loop {
-        let whole = cursor.as_ref().map_or(path.clone(), |cursor| format!("{path}&cursor={}", path_segment(cursor)));
-        let (_, page) = caller.call::<PageView>(Method::GET, &whole, None, "cannot list the dead").await?;
+        let parameters = [("from", &begun), ("lane", &arguments.filter.lane), ("cursor", &cursor)];
+        let path = with_query("/v1/dead?limit=1000", parameters);
+        let (_, page) = caller.call::<PageView>(Method::GET, &path, None, "cannot list the dead").await?;
         let dead = page.items.iter().filter_map(|item| serde_json::from_str::<DeadView>(item.get()).ok());
         for dead in dead.filter(|dead| keys.is_empty() || keys.contains(dead.key.as_str())) {
             *causes.entry(format!("{}: {}", dead.reason, dead.detail)).or_default() += 1;

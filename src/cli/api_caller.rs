@@ -1,0 +1,150 @@
+//! Calls the API for a command, and shows lists page by page.
+
+use anyhow::anyhow;
+use clap::Args;
+use hyper::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::value::RawValue;
+
+use super::client::{ApiAnswer, Client};
+use super::fault::{FaultView, faults};
+use super::out::{self, Printable};
+use super::target::ApiTarget;
+use super::{Failure, say, tell};
+
+/// The characters of a task id are valid in a path; all others must be escaped.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
+
+/// Maximum number of entries in one page of an instance.
+const PAGE_ENTRIES: usize = 1000;
+
+/// The instance, and how to show its answer.
+#[derive(Args)]
+pub(super) struct TaskPlace {
+    #[command(flatten)]
+    pub(super) target: ApiTarget,
+    /// Show the instance's answer as it is
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// An instance, and how to show its answers.
+pub(super) struct ApiCaller<'a> {
+    pub(super) place: &'a TaskPlace,
+    client: Client,
+}
+
+/// A page of a list.
+#[derive(Deserialize)]
+pub(super) struct PageView {
+    pub(super) items: Vec<Box<RawValue>>,
+    pub(super) next_cursor: Option<String>,
+}
+
+/// What the commands use of a problem.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ProblemView {
+    detail: Printable,
+    errors: Vec<FaultView>,
+}
+
+impl ApiCaller<'_> {
+    pub(super) fn new(place: &TaskPlace) -> Result<ApiCaller<'_>, Failure> {
+        Ok(ApiCaller { place, client: Client::new(&place.target)? })
+    }
+
+    /// Calls the API. An error status is a failure with the API's text, and so is an answer that no instance gives.
+    pub(super) async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+        doing: &str,
+    ) -> Result<(ApiAnswer, T), Failure> {
+        let answer = self.client.call(method, path, body).await;
+        let answer = answer.map_err(|error| error.while_doing(doing, &self.client))?;
+        if !(200..300).contains(&answer.status) {
+            return Err(refused(&self.client, &answer, doing, self.place.json));
+        }
+        match serde_json::from_str(&answer.text) {
+            Ok(view) => Ok((answer, view)),
+            Err(_) => Err(self.no_instance(doing, answer.status)),
+        }
+    }
+
+    /// Shows about `limit` entries of a list: as JSON, or each as a line.
+    pub(super) async fn list<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        parameters: &[(&str, &Option<String>)],
+        limit: u64,
+        doing: &str,
+        line: impl Fn(&T) -> String,
+    ) -> Result<(), Failure> {
+        let mut left = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut cursor: Option<String> = None;
+        loop {
+            let path = format!("{path}?limit={}", left.min(PAGE_ENTRIES));
+            let path = with_query(&path, parameters.iter().copied().chain([("cursor", &cursor)]));
+            let (answer, page) = self.call::<PageView>(Method::GET, &path, None, doing).await?;
+            for item in &page.items {
+                match serde_json::from_str::<T>(item.get()) {
+                    _ if self.place.json => out::json(item.get())?,
+                    Ok(entry) => say(&line(&entry))?,
+                    Err(_) => return Err(self.no_instance(doing, answer.status)),
+                }
+            }
+            left = left.saturating_sub(page.items.len());
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(());
+            }
+            if left == 0 {
+                tell("there are more: `--limit` says how many are shown\n");
+                return Ok(());
+            }
+        }
+    }
+
+    /// The failure if something other than an instance answers.
+    pub(super) fn no_instance(&self, doing: &str, status: u16) -> Failure {
+        let shown = self.client.shown();
+        Failure::failed(anyhow!("{doing}: `{shown}` answered {status} but not like an instance of punctual"))
+    }
+}
+
+/// The failure for an answer with an error status.
+pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bool) -> Failure {
+    // `--json` promises JSON, whatever the answer is.
+    if json
+        && serde_json::from_str::<IgnoredAny>(&answer.text).is_ok()
+        && let Err(failure) = out::json(&answer.text)
+    {
+        return failure;
+    }
+    let problem: ProblemView = serde_json::from_str(&answer.text).unwrap_or_default();
+    client.refused(answer.status, doing, &format!("{}{}", problem.detail, faults(&problem.errors)))
+}
+
+/// Adds the query parameters that are given to a path.
+pub(super) fn with_query<'a>(
+    path: &str,
+    parameters: impl IntoIterator<Item = (&'a str, &'a Option<String>)>,
+) -> String {
+    let mut path = path.to_owned();
+    for (name, value) in parameters {
+        if let Some(value) = value {
+            path.push(if path.contains('?') { '&' } else { '?' });
+            path.push_str(&format!("{name}={}", path_segment(value)));
+        }
+    }
+    path
+}
+
+/// A text as part of a path. Invalid characters are escaped, so that the API can report them.
+pub(super) fn path_segment(text: &str) -> String {
+    utf8_percent_encode(text, ESCAPED).to_string()
+}
