@@ -1,5 +1,5 @@
 -- count: counts the tasks of a lane that wait, are overdue or in flight, and those that wait between borders.
--- WITH  prelude
+-- WITH  prelude, lists
 -- KEYS  1 due (zset)
 -- ARGV  1 now ms, "" = Redis' time  2.. border: ms, each later than the one before
 -- REPLY { now, "counted", waiting, overdue, in flight, { waiting from one border to before the next, one for each pair... } }
@@ -14,6 +14,5 @@ local windows = {}
 for i = 2, #ARGV - 1 do
   windows[i - 1] = redis.call('ZCOUNT', due, ARGV[i], '(' .. ARGV[i + 1])
 end
-local waiting, flying = redis.call('ZCOUNT', due, '(0', '+inf'), redis.call('ZCOUNT', due, '-inf', '(0')
-local overdue = redis.call('ZCOUNT', due, '(0', string.format('%.0f', now - 1000))
+local waiting, overdue, flying = counts_of(due)
 return { micros, 'counted', waiting, overdue, flying, windows }

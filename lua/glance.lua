@@ -1,5 +1,5 @@
 -- glance: reads the state of a shard; tells one caller when to reap a lane.
--- WITH  prelude
+-- WITH  prelude, lists
 -- KEYS  1 lanes (set)  2 dead (zset)  3.. due+leases+reap-at (zset, zset, string), of each lane
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 dead_keep ms  4 depth, "" or 1  5.. lane: name, served "" or 1
 -- REPLY { now, "glanced", dead, { lane known here... }, { head or "", first lease end or "", last lease end or "", stranded 0 or 1,
@@ -59,8 +59,7 @@ for i = 1, n do
   end
   local waiting, flying, held, overdue = 0, 0, '', 0
   if depth then
-    waiting, flying = redis.call('ZCOUNT', due, '(0', '+inf'), redis.call('ZCOUNT', due, '-inf', '(0')
-    overdue = redis.call('ZCOUNT', due, '(0', string.format('%.0f', now - 1000))
+    waiting, overdue, flying = counts_of(due)
     held = string.sub(redis.call('ZREVRANGEBYSCORE', due, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '', 2)
   end
   reply[4 + i] = {

@@ -1,5 +1,5 @@
 -- scan: reads a part of a lane, in no order. A task that stays in its lane from the first part to the last comes at least once.
--- WITH  prelude
+-- WITH  prelude, lists
 -- KEYS  1 due (zset)
 -- ARGV  1 now ms, "" = Redis' time  2 cursor, 0 = from the start  3 count  4 status, "" = any: scheduled, overdue or in_flight
 --       5 prefix of the ids, "" = any  6 text in the ids, "" = any  7 from ms, "" = any  8 to ms, "" = any
@@ -17,10 +17,8 @@ local rows, found = part[2], {}
 for i = 1, #rows, 2 do
   local id, score = rows[i], tonumber(rows[i + 1])
   local due = math.abs(score)
-  local fits = status == '' or (status == 'in_flight') == (score < 0) and (status ~= 'overdue' or due <= now - 1000)
-  -- A requeued occurrence is no task.
-  if fits and due >= from and due < to and string.byte(id) ~= 33 and (prefix == '' or string.sub(id, 1, #prefix) == prefix)
-    and (text == '' or string.find(id, text, 1, true)) then
+  local fits = status == '' or (status == 'in_flight') == (score < 0) and (status ~= 'overdue' or due <= last_overdue)
+  if fits and due >= from and due < to and is_listed(id, prefix) and (text == '' or string.find(id, text, 1, true)) then
     found[#found + 1], found[#found + 2] = id, string.format('%.0f', score)
   end
 end

@@ -1,5 +1,5 @@
 -- upcoming: lists the tasks of a lane that wait, by due and then by the bytes of their ids, from a position on.
--- WITH  prelude, places
+-- WITH  prelude, places, lists
 -- KEYS  1 due (zset)
 -- ARGV  1 now ms, "" = Redis' time  2 after ms  3 after_member, "" = from the first one of that due  4 max
 --       5 prefix of the ids, "" = any
@@ -17,8 +17,7 @@ local found, read = {}, 0
 while read < 256 and #found < 2 * max and rows[2 * read + 1] do
   read = read + 1
   local id = rows[2 * read - 1]
-  -- A requeued occurrence is no task.
-  if string.byte(id) ~= 33 and (prefix == '' or string.sub(id, 1, #prefix) == prefix) then
+  if is_listed(id, prefix) then
     found[#found + 1], found[#found + 2] = id, rows[2 * read]
   end
 end

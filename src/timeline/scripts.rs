@@ -149,7 +149,7 @@ pub static REAP: Script = script!(
 pub static GLANCE: Script = script!(
     Glance,
     "glance",
-    [],
+    ["lists"],
     ["lanes", "dead", "due+leases+reap-at.."],
     ["now", "lease", "dead_keep", "depth", "lane.."]
 );
@@ -181,12 +181,12 @@ pub static BROWSE: Script = script!(
 pub static SHOW: Script = script!(Show, "show", [], ["dead", "dead:records"], ["now", "key"]);
 /// Lists tasks of a lane.
 pub static SCAN: Script =
-    script!(Scan, "scan", [], ["due"], ["now", "cursor", "count", "status", "prefix", "text", "from", "to"]);
+    script!(Scan, "scan", ["lists"], ["due"], ["now", "cursor", "count", "status", "prefix", "text", "from", "to"]);
 /// Lists tasks of a lane by due.
 pub static UPCOMING: Script =
-    script!(Upcoming, "upcoming", ["places"], ["due"], ["now", "after", "after_member", "max", "prefix"]);
+    script!(Upcoming, "upcoming", ["places", "lists"], ["due"], ["now", "after", "after_member", "max", "prefix"]);
 /// Counts the tasks of a lane.
-pub static COUNT: Script = script!(Count, "count", [], ["due"], ["now", "border.."]);
+pub static COUNT: Script = script!(Count, "count", ["lists"], ["due"], ["now", "border.."]);
 
 /// All scripts.
 pub static ALL: [&Script; 16] = [

@@ -33,7 +33,7 @@ fn bound(source: &str) -> BTreeSet<String> {
 
 /// Functions of the parts that take keys, with the number of keys. Keys come first, except after the list of
 /// `call_with`, its command, and the command of `first_write`.
-const TAKE_KEYS: [(&str, usize); 8] = [
+const TAKE_KEYS: [(&str, usize); 9] = [
     ("redis.call(", 1),
     ("redis.pcall(", 1),
     ("first_write(", 1),
@@ -42,6 +42,7 @@ const TAKE_KEYS: [(&str, usize); 8] = [
     ("rank_after(", 1),
     ("largest_of(", 2),
     ("fits(", 1),
+    ("counts_of(", 1),
 ];
 
 /// Names that are bound to a key in a part: the parameters of its functions.

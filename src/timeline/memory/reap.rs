@@ -6,7 +6,7 @@ use super::twin::{AnswerWithWakes, OccurrenceMark, ReapAt, Twin};
 use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
 use crate::timeline::{
-    Glance, GlanceRequest, LaneGlance, MAX_BATCH, MAX_HOLDERS, OVERDUE_AFTER, ReapRequest, Reaped, TimelineError, Token,
+    CountRequest, Glance, GlanceRequest, LaneGlance, MAX_BATCH, MAX_HOLDERS, ReapRequest, Reaped, TimelineError, Token,
 };
 
 /// The pause between two reaps, a little less than the second between two glances of one instance.
@@ -139,10 +139,7 @@ impl Twin {
         let line = self.due.get(lane);
         let claimed = |line: &super::Zset<Member>| line.first().is_some_and(|(score, _)| score < 0);
         let stranded = leases.is_none() && line.is_some_and(claimed);
-        let depth = request.depth.then(|| {
-            let in_flight = line.map_or(0, |line| line.negative().count());
-            ((line.map_or(0, |line| line.len()) - in_flight) as u64, in_flight as u64)
-        });
+        let counts = request.depth.then(|| self.count(now, lane, &CountRequest::default()));
         let held = line.filter(|_| request.depth).and_then(|line| line.negative().map(|(score, _)| -score).min());
         let limit = now.plus(request.lease);
         let length =
@@ -173,17 +170,15 @@ impl Twin {
             self.reap_at.insert(lane.clone(), reap_at);
         }
         let held = held.map(Timestamp::from_millis);
-        let until = now.minus(OVERDUE_AFTER).as_millis();
-        let overdue = line.filter(|_| request.depth).map_or(0, |line| line.between(1, until).count() as u64);
         LaneGlance {
             head: self.head(lane),
             first_lease,
             last_lease,
             stranded,
             reap: reap && known,
-            depth,
+            depth: counts.as_ref().map(|counts| (counts.waiting, counts.in_flight)),
             held,
-            overdue,
+            overdue: counts.map_or(0, |counts| counts.overdue),
         }
     }
 }

@@ -41,9 +41,7 @@ impl Twin {
         });
         Scanned { tasks: selected.collect(), cursor, process: 0 }
     }
-}
 
-impl Twin {
     /// Lists the tasks of a lane that wait, by due and id.
     #[must_use]
     pub fn upcoming(&self, lane: &Lane, request: &UpcomingRequest) -> Upcoming {
@@ -69,21 +67,18 @@ impl Twin {
         }
         Upcoming { tasks, last: last.filter(|_| behind.next().is_some()) }
     }
-}
 
-impl Twin {
     /// Counts the tasks of a lane.
     #[must_use]
     pub fn count(&self, now: Timestamp, lane: &Lane, request: &CountRequest) -> LaneCounts {
-        let Some(due) = self.due.get(lane) else {
-            return LaneCounts { windows: vec![0; request.borders.len().saturating_sub(1)], ..LaneCounts::default() };
-        };
-        let between = |low: i64, high: i64| due.between(low, high).count() as u64;
+        let line = self.due.get(lane);
+        let between = |low: i64, high: i64| line.map_or(0, |line| line.between(low, high).count() as u64);
+        let in_flight = line.map_or(0, |line| line.negative().count() as u64);
         let window = |borders: &[Timestamp]| between(borders[0].as_millis(), borders[1].as_millis() - 1);
         LaneCounts {
-            waiting: between(1, i64::MAX),
+            waiting: line.map_or(0, |line| line.len() as u64) - in_flight,
             overdue: between(1, now.minus(OVERDUE_AFTER).as_millis()),
-            in_flight: between(i64::MIN, -1),
+            in_flight,
             windows: request.borders.windows(2).map(window).collect(),
         }
     }

@@ -104,6 +104,9 @@ impl Request for CountRequest {
         while rows.left() > 0 {
             windows.push(rows.count()?);
         }
+        if windows.len() != self.borders.windows(2).len() {
+            return Err(broken("`count` answered another number of windows"));
+        }
         Ok(LaneCounts { waiting, overdue, in_flight, windows })
     }
 }
