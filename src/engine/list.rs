@@ -147,7 +147,8 @@ impl Intake {
                 {
                     if Instant::now() >= give_up {
                         // Every task so far is earlier than all that were not read.
-                        return if page.tasks.is_empty() { Err(TimelineError::Late) } else { Ok(page.with_more()) };
+                        page.more = true;
+                        return if page.tasks.is_empty() { Err(TimelineError::Late) } else { Ok(page) };
                     }
                     let max = UPCOMING_PART.min(max - page.tasks.len());
                     let request = UpcomingRequest { after, max, prefix: prefix.to_owned() };
@@ -208,11 +209,5 @@ impl Intake {
         let answer = call.await;
         *paused_until = Some(Instant::now() + begun.elapsed().min(MAX_SCAN_PAUSE));
         answer
-    }
-}
-
-impl UpcomingPage {
-    fn with_more(self) -> UpcomingPage {
-        UpcomingPage { more: true, ..self }
     }
 }

@@ -178,16 +178,21 @@ impl Caller {
         Err(forbidden("limited_token", detail))
     }
 
-    /// Checks that it may use a lane.
-    ///
-    /// # Errors
-    /// 403, whether there is such a lane or not.
-    pub(super) fn check_lane(&self, lane: &Lane) -> Result<(), Problem> {
+    fn check_lane(&self, lane: &Lane) -> Result<(), Problem> {
         if self.may_use(lane) {
             return Ok(());
         }
         let own: Vec<_> = self.limits.lanes.iter().map(Lane::as_str).collect();
         Err(forbidden("foreign_lane", format!("the token is limited to the lanes `{}`", own.join("`, `"))))
+    }
+
+    /// Selects the lanes of a list: the one that was asked for, or all that the caller may use.
+    ///
+    /// # Errors
+    /// 403 for another one, whether there is such a lane or not.
+    pub(super) fn lanes<'a>(&'a self, asked: Option<&'a Lane>) -> Result<impl Fn(&Lane) -> bool + 'a, Problem> {
+        asked.map_or(Ok(()), |lane| self.check_lane(lane))?;
+        Ok(move |lane: &Lane| self.may_use(lane) && asked.is_none_or(|asked| asked == lane))
     }
 
     fn check_destination(&self, destination: &str) -> Result<(), Problem> {

@@ -131,15 +131,20 @@ async fn after_a_restart_of_redis_a_list_begins_again() {
     assert_eq!(every.into_iter().collect::<BTreeSet<_>>().len(), 2000, "begun again it ends");
 }
 
-#[tokio::test]
-async fn a_limited_token_lists_only_its_own_tasks() {
+/// A stage with the tokens `boss`, and `own` for ids that begin with `shop.`, in the lane `default`.
+pub(super) async fn stage_with_limited_token() -> Stage {
     let limits = TokenLimits {
         lanes: vec!["default".parse().unwrap()],
         prefix: "shop.".parse().unwrap(),
         ..TokenLimits::default()
     };
     let tokens = [known("own", &[Scope::Read], limits), known("boss", Scope::ALL, TokenLimits::default())];
-    let stage = Stage::start_with(|terms| terms.access = punctual::http::Access::by_tokens(tokens)).await;
+    Stage::start_with(|terms| terms.access = punctual::http::Access::by_tokens(tokens)).await
+}
+
+#[tokio::test]
+async fn a_limited_token_lists_only_its_own_tasks() {
+    let stage = stage_with_limited_token().await;
     let body: String = ["shop.1", "shop.2", "other.1"]
         .map(|id| line(id, &json!({"in": "1h"}), "default"))
         .into_iter()

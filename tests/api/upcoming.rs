@@ -1,10 +1,8 @@
 //! `GET /v1/upcoming`, `/v1/tasks:count` and `?next=`: what fires next and how much, over all lanes and of one task.
 
-use punctual::http::TokenLimits;
-use punctual::http::access::Scope;
 use serde_json::{Value, json};
 
-use super::access::known;
+use super::list::stage_with_limited_token;
 use super::{NOON, Stage};
 
 /// Puts tasks: id, seconds from noon, lane.
@@ -60,13 +58,7 @@ async fn what_waits_is_listed_by_due_over_all_lanes() {
 
 #[tokio::test]
 async fn a_limited_token_sees_only_its_own_upcoming_tasks() {
-    let limits = TokenLimits {
-        lanes: vec!["default".parse().unwrap()],
-        prefix: "shop.".parse().unwrap(),
-        ..TokenLimits::default()
-    };
-    let tokens = [known("own", &[Scope::Read], limits), known("boss", Scope::ALL, TokenLimits::default())];
-    let stage = Stage::start_with(|terms| terms.access = punctual::http::Access::by_tokens(tokens)).await;
+    let stage = stage_with_limited_token().await;
     for (id, lane) in [("shop.1", "default"), ("other.1", "default"), ("shop.2", "alerts")] {
         let task = json!({"schedule": {"in": "1h"}, "message": {"destination": "a", "payload": 1}, "lane": lane});
         let headers = [("authorization", "Bearer boss"), ("content-type", "application/json")];

@@ -99,31 +99,24 @@ pub(in crate::http) async fn count(
 ) -> Result<Response, Problem> {
     let asked = query::as_json(request.uri())?;
     let asked = spec::read_count_query(asked.as_bytes()).map_err(Problem::invalid)?;
-    if let Some(lane) = &asked.lane {
-        caller.check_lane(lane)?;
-    }
-    let may_count = |known: &Lane| asked.lane.as_ref().map_or_else(|| caller.may_use(known), |lane| lane == known);
+    let may_count = caller.lanes(asked.lane.as_ref())?;
     let now = api.intake.clock().now();
     let counts = api.intake.count_tasks(may_count, &asked.borders, api.limits.timeline_timeout / 2).await?;
-    if let Some(lane) = asked.lane.filter(|_| counts.is_empty()) {
+    if let Some(lane) = asked.lane.as_ref().filter(|_| counts.is_empty()) {
         // Its name may be mistyped.
-        api.intake.check_lane(&lane)?;
-    }
-    let mut all = LaneCounts::default();
-    for counted in counts.values() {
-        all.add(counted.clone());
+        api.intake.check_lane(lane)?;
     }
     let lane_view = |(lane, counted): (Lane, LaneCounts)| {
         let LaneCounts { waiting, overdue, in_flight, .. } = counted;
         (lane.to_string(), LaneCountsView { waiting, overdue, in_flight })
     };
-    let windows = asked.borders.windows(2).zip(all.windows.iter().copied());
-    let windows = windows.map(|(borders, waiting)| window_view(borders[0], borders[1], waiting)).collect();
+    let window_view = |(place, borders): (usize, &[Timestamp])| WindowView {
+        from: borders[0].to_string(),
+        to: borders[1].to_string(),
+        waiting: counts.values().map(|counted| counted.windows[place]).sum(),
+    };
+    let windows = asked.borders.windows(2).enumerate().map(window_view).collect();
     let windows = Some(windows).filter(|_| !asked.borders.is_empty());
     let lanes = counts.into_iter().map(lane_view).collect();
     Ok(Json(TaskCountsView { now: now.to_string(), lanes, windows }).into_response())
-}
-
-fn window_view(from: Timestamp, to: Timestamp, waiting: u64) -> WindowView {
-    WindowView { from: from.to_string(), to: to.to_string(), waiting }
 }

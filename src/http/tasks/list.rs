@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
+use super::views::is_overdue;
 use crate::clock::Timestamp;
 use crate::engine::list::{ListError, ListPosition};
 use crate::http::Api;
@@ -19,7 +20,7 @@ use crate::http::problem::Problem;
 use crate::http::query;
 use crate::task::Lane;
 use crate::task::spec::{self, Fault, TaskQuery};
-use crate::timeline::{OVERDUE_AFTER, ScannedTask, TaskFilter, TaskStatus};
+use crate::timeline::{ScannedTask, TaskFilter, TaskStatus};
 
 /// Default number of entries.
 pub(super) const DEFAULT_LIMIT: usize = 100;
@@ -114,24 +115,21 @@ pub(in crate::http) async fn list(
     let asked = spec::read_task_query(asked.as_bytes(), &statuses(), MAX_LIMIT).map_err(Problem::invalid)?;
     let position =
         asked.cursor.as_deref().map(parse_position).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
-    if let Some(lane) = &asked.lane {
-        caller.check_lane(lane)?;
-    }
     let (lane, limit) = (asked.lane.clone(), asked.limit.unwrap_or(DEFAULT_LIMIT));
+    let may_list = caller.lanes(lane.as_ref())?;
     // No id has both beginnings.
     let Some(filter) = filter_for(&caller, asked) else {
         return Ok(Json(TaskListView { items: Vec::new(), next_cursor: None }).into_response());
     };
-    let may_list = |known: &Lane| lane.as_ref().map_or_else(|| caller.may_use(known), |lane| lane == known);
     let is_first = position.is_none();
     let page = api.intake.list(may_list, &filter, position, limit, api.limits.timeline_timeout / 2).await;
     let page = page.map_err(|error| match error {
         ListError::PositionLost => Problem::new(StatusCode::GONE, "cursor_gone", error.to_string()),
         ListError::Timeline(error) => error.into(),
     })?;
-    if let Some(lane) = lane.filter(|_| is_first && page.tasks.is_empty() && page.next.is_none()) {
+    if let Some(lane) = lane.as_ref().filter(|_| is_first && page.tasks.is_empty() && page.next.is_none()) {
         // Its name may be mistyped.
-        api.intake.check_lane(&lane)?;
+        api.intake.check_lane(lane)?;
     }
     let now = api.intake.clock().now();
     let items = page.tasks.into_iter().map(|(lane, task)| view(&lane, &task, now)).collect();
@@ -169,7 +167,7 @@ fn view(lane: &Lane, task: &ScannedTask, now: Timestamp) -> ListedTaskView {
         status: status.as_str(),
         due: task.due.to_string(),
         due_ms: task.due.as_millis(),
-        overdue: !task.in_flight && now.since(task.due) >= OVERDUE_AFTER,
+        overdue: !task.in_flight && is_overdue(task.due, now),
     }
 }
 

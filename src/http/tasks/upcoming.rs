@@ -16,8 +16,7 @@ use crate::http::caller::Caller;
 use crate::http::openapi::TIMELINE;
 use crate::http::problem::Problem;
 use crate::http::query;
-use crate::task::Lane;
-use crate::task::spec;
+use crate::task::{Lane, TaskId, spec};
 
 /// The query parameters in the OpenAPI document.
 #[derive(IntoParams)]
@@ -91,12 +90,9 @@ pub(in crate::http) async fn upcoming(
     let asked = spec::read_upcoming_query(asked.as_bytes(), MAX_LIMIT).map_err(Problem::invalid)?;
     let now = api.intake.clock().now();
     let answer = |items, more| Ok(Json(UpcomingView { now: now.to_string(), items, more }).into_response());
-    if let Some(lane) = &asked.lane {
-        caller.check_lane(lane)?;
-    }
+    let may_list = caller.lanes(asked.lane.as_ref())?;
     // No id has both beginnings.
     let Some(prefix) = own_prefix(&caller, asked.prefix) else { return answer(Vec::new(), false) };
-    let may_list = |known: &Lane| asked.lane.as_ref().map_or_else(|| caller.may_use(known), |lane| lane == known);
     let (from, limit) = (asked.from.unwrap_or(Timestamp::from_millis(1)), asked.limit.unwrap_or(DEFAULT_LIMIT));
     let patience = api.limits.timeline_timeout / 2;
     let page = api.intake.upcoming_tasks(may_list, &prefix, from, limit, patience).await?;
@@ -104,7 +100,7 @@ pub(in crate::http) async fn upcoming(
         // Its name may be mistyped.
         api.intake.check_lane(lane)?;
     }
-    let view = |(due, id, lane): (Timestamp, crate::task::TaskId, Lane)| UpcomingTaskView {
+    let view = |(due, id, lane): (Timestamp, TaskId, Lane)| UpcomingTaskView {
         id: id.to_string(),
         lane: lane.to_string(),
         due: due.to_string(),

@@ -41,8 +41,7 @@ pub use filter::{BulkRequest, Filter, read_bulk, read_filter, read_nothing};
 pub use object::MAX_FAULTS;
 pub use preview::{Preview, read_preview};
 pub use task_query::{
-    CountQuery, MAX_WINDOWS, TaskQuery, UpcomingQuery, read_count_query, read_next, read_task_query,
-    read_upcoming_query,
+    CountQuery, TaskQuery, UpcomingQuery, read_count_query, read_next, read_task_query, read_upcoming_query,
 };
 pub use time::parse as parse_time;
 pub use write::write;

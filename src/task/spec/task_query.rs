@@ -1,5 +1,4 @@
-//! The query of a list of tasks: `{"lane"?, "status"?, "prefix"?, "contains"?, "due_from"?, "due_to"?, "cursor"?,
-//! "limit"?}`.
+//! The queries of the lists and counts of tasks, and of one task.
 
 use std::borrow::Cow;
 
@@ -12,6 +11,9 @@ use crate::task::Lane;
 
 /// Maximum length of a text to search for in ids, in bytes: no id is longer.
 const MAX_TEXT_BYTES: usize = 200;
+
+/// Maximum number of windows of a count.
+const MAX_WINDOWS: u64 = 120;
 
 /// The query of a list of tasks; a missing member means any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +36,8 @@ pub struct TaskQuery {
     pub limit: Option<usize>,
 }
 
-/// Parses the query of a list of tasks. `limit` is at most `max_limit`.
+/// Parses the query of a list of tasks: `{"lane"?, "status"?, "prefix"?, "contains"?, "due_from"?, "due_to"?,
+/// "cursor"?, "limit"?}`. `limit` is at most `max_limit`.
 ///
 /// # Errors
 /// Every fault of the document.
@@ -74,7 +77,7 @@ pub struct UpcomingQuery {
     pub limit: Option<usize>,
 }
 
-/// Parses the query of a list by due. `limit` is at most `max_limit`.
+/// Parses the query of a list by due: `{"lane"?, "prefix"?, "from"?, "limit"?}`. `limit` is at most `max_limit`.
 ///
 /// # Errors
 /// Every fault of the document.
@@ -89,9 +92,6 @@ pub fn read_upcoming_query(json: &[u8], max_limit: u64) -> Result<UpcomingQuery,
         Some(UpcomingQuery { lane, prefix, from, limit: limit.and_then(|limit| usize::try_from(limit).ok()) })
     })
 }
-
-/// Maximum number of windows of a count.
-pub const MAX_WINDOWS: u64 = 120;
 
 /// The query of a count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
