@@ -255,12 +255,7 @@ pub enum SinkError {
         detail: String,
     },
     /// There is no usable connection. The text names the address, never a secret.
-    #[error("{} the sink at `{address}`: {}", match away.cause {
-        Cause::Unreachable => "cannot reach",
-        Cause::LogIn => "cannot log in to",
-        Cause::Untrusted => "cannot trust",
-        Cause::Refused => "cannot publish to",
-    }, away.detail.strip_prefix(&format!("cannot connect to `{address}`: ")).unwrap_or(&away.detail))]
+    #[error("{}", named(address, away))]
     Away {
         /// Host and port, without user or password.
         address: String,
@@ -275,6 +270,20 @@ pub enum SinkError {
         /// The limit that passed.
         limit: Duration,
     },
+}
+
+/// The error text of a failed connection, with the address once.
+fn named(address: &str, away: &Away) -> String {
+    if away.detail.contains(address) {
+        return away.detail.clone();
+    }
+    let doing = match away.cause {
+        Cause::Unreachable => "cannot reach",
+        Cause::LogIn => "cannot log in to",
+        Cause::Untrusted => "cannot trust",
+        Cause::Refused => "cannot publish to",
+    };
+    format!("{doing} the sink at `{address}`: {away}")
 }
 
 impl SinkError {
