@@ -18,7 +18,7 @@ use super::{Failure, say, tell};
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
 
 /// Maximum number of entries in one page of an instance.
-const PAGE_ENTRIES: usize = 1000;
+pub(super) const PAGE_ENTRIES: usize = 1000;
 
 /// The instance, and how to show its answer.
 #[derive(Args)]
@@ -64,15 +64,43 @@ impl ApiCaller<'_> {
         body: Option<String>,
         doing: &str,
     ) -> Result<(ApiAnswer, T), Failure> {
+        let answer = self.answer(method, path, body, doing).await?;
+        let view = self.view(&answer, doing)?;
+        Ok((answer, view))
+    }
+
+    /// Calls the API and returns its answer, whatever its status is.
+    pub(super) async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+        doing: &str,
+    ) -> Result<ApiAnswer, Failure> {
         let answer = self.client.call(method, path, body).await;
-        let answer = answer.map_err(|error| error.while_doing(doing, &self.client))?;
+        answer.map_err(|error| error.while_doing(doing, &self.client))
+    }
+
+    /// What an answer says; see [`call`](ApiCaller::call).
+    pub(super) fn view<T: DeserializeOwned>(&self, answer: &ApiAnswer, doing: &str) -> Result<T, Failure> {
         if !(200..300).contains(&answer.status) {
-            return Err(refused(&self.client, &answer, doing, self.place.json));
+            return Err(refused(&self.client, answer, doing, self.place.json));
         }
-        match serde_json::from_str(&answer.text) {
-            Ok(view) => Ok((answer, view)),
-            Err(_) => Err(self.no_instance(doing, answer.status)),
-        }
+        serde_json::from_str(&answer.text).map_err(|_| self.no_instance(doing, answer.status))
+    }
+
+    /// A page of about `limit` entries of a list.
+    pub(super) async fn page(
+        &self,
+        path: &str,
+        parameters: &[(&str, &Option<String>)],
+        limit: usize,
+        cursor: &Option<String>,
+        doing: &str,
+    ) -> Result<(ApiAnswer, PageView), Failure> {
+        let path = format!("{path}?limit={}", limit.min(PAGE_ENTRIES));
+        let path = with_query(&path, parameters.iter().copied().chain([("cursor", cursor)]));
+        self.call(Method::GET, &path, None, doing).await
     }
 
     /// Shows about `limit` entries of a list: as JSON, or each as a line.
@@ -87,9 +115,7 @@ impl ApiCaller<'_> {
         let mut left = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut cursor: Option<String> = None;
         loop {
-            let path = format!("{path}?limit={}", left.min(PAGE_ENTRIES));
-            let path = with_query(&path, parameters.iter().copied().chain([("cursor", &cursor)]));
-            let (answer, page) = self.call::<PageView>(Method::GET, &path, None, doing).await?;
+            let (answer, page) = self.page(path, parameters, left, &cursor, doing).await?;
             for item in &page.items {
                 match serde_json::from_str::<T>(item.get()) {
                     _ if self.place.json => out::json(item.get())?,

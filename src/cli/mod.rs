@@ -24,6 +24,7 @@ mod status;
 mod target;
 mod task;
 mod task_count;
+mod task_export;
 mod task_list;
 mod watch;
 
@@ -59,7 +60,7 @@ enum Command {
     Serve(SourceArguments),
     /// See it work: put tasks, watch their messages appear, and check that each came once and on time
     Demo(demo::DemoArguments),
-    /// Put, show or cancel a task of a running instance
+    /// Put, show, list, count, cancel or export tasks of a running instance
     #[command(subcommand)]
     Task(task::TaskCommand),
     /// List, show, requeue or discard dead occurrences

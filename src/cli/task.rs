@@ -1,4 +1,4 @@
-//! `punctual task put | get | cancel | list | upcoming | count`: the API of a running instance from the command line.
+//! `punctual task put | get | cancel | list | upcoming | count | export`: the API of a running instance from the command line.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,6 +19,7 @@ use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
 use super::schedule_arguments::{ScheduleArguments, shown_due};
 use super::task_count::{self, TaskCountArguments};
+use super::task_export::{self, ExportArguments};
 use super::task_list::{self, TaskListArguments, UpcomingArguments};
 use super::{Failure, batch, say};
 use crate::clock::{Clock, LocalClock};
@@ -54,6 +55,9 @@ pub(super) enum TaskCommand {
     /// Count tasks, by lane and by due
     #[command(after_help = task_count::EXAMPLES)]
     Count(TaskCountArguments),
+    /// Write tasks as lines for `task put -f`: to keep them, or to move them
+    #[command(after_help = task_export::EXAMPLES)]
+    Export(ExportArguments),
 }
 
 #[derive(Args)]
@@ -145,6 +149,7 @@ pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
             TaskCommand::List(arguments) => task_list::list(&arguments).await,
             TaskCommand::Upcoming(arguments) => task_list::upcoming(&arguments).await,
             TaskCommand::Count(arguments) => task_count::count(&arguments).await,
+            TaskCommand::Export(arguments) => task_export::export(&arguments).await,
         }
     })
 }

@@ -12,8 +12,9 @@ pub(super) const EXAMPLES: &str = "Examples:
   punctual task list --status overdue
   punctual task list --prefix order- --due-to 2026-12-01T00:00:00Z --limit 1000";
 
+/// Selects tasks that wait or are in flight.
 #[derive(Args)]
-pub(super) struct TaskListArguments {
+pub(super) struct FilterArguments {
     /// Of this lane
     #[arg(long, value_name = "NAME")]
     lane: Option<String>,
@@ -32,6 +33,12 @@ pub(super) struct TaskListArguments {
     /// Due before this time
     #[arg(long, value_name = "TIME")]
     due_to: Option<String>,
+}
+
+#[derive(Args)]
+pub(super) struct TaskListArguments {
+    #[command(flatten)]
+    filter: FilterArguments,
     /// About how many to show
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
@@ -78,7 +85,7 @@ struct ListedTaskView {
 /// Shows a line for each task: id, lane, status and due.
 pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
     let caller = ApiCaller::new(&arguments.place)?;
-    caller.list("/v1/tasks", &arguments.said(), arguments.limit, "cannot list tasks", line).await
+    caller.list("/v1/tasks", &arguments.filter.said(), arguments.limit, "cannot list tasks", line).await
 }
 
 /// Shows a line for each task that waits: due, id, lane, and whether it is overdue.
@@ -106,9 +113,9 @@ fn line(task: &ListedTaskView) -> String {
     format!("{}  {}  {status}  {}\n", task.id, task.lane, task.due)
 }
 
-impl TaskListArguments {
-    /// The parameters of the filter, as the API names them.
-    fn said(&self) -> [(&'static str, &Option<String>); 6] {
+impl FilterArguments {
+    /// Its query parameters, as the API names them.
+    pub(super) fn said(&self) -> [(&'static str, &Option<String>); 6] {
         [
             ("lane", &self.lane),
             ("status", &self.status),

@@ -9,6 +9,7 @@ mod config;
 mod dead;
 mod demo;
 mod errors;
+mod export;
 mod logs;
 mod preview;
 mod readme;

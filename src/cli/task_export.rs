@@ -1,0 +1,180 @@
+//! `punctual task export`: tasks as lines that `punctual task put -f` reads.
+//!
+//! The lines put the same tasks into another instance or another namespace, with the same ids and dues.
+
+use clap::Args;
+use futures_util::{StreamExt, stream};
+use hyper::Method;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::api_caller::{ApiCaller, PAGE_ENTRIES, TaskPlace, path_segment};
+use super::out::{self, Printable};
+use super::task_list::FilterArguments;
+use super::{Failure, tell};
+use crate::task::{duration, spec};
+
+pub(super) const EXAMPLES: &str = "Examples:
+  punctual task export > tasks.ndjson
+  punctual task export --lane mail --prefix order- | punctual task put -f - --url https://other:7171";
+
+/// Number of tasks that are read at once.
+const MAX_CALLS: usize = 64;
+
+#[derive(Args)]
+pub(super) struct ExportArguments {
+    #[command(flatten)]
+    filter: FilterArguments,
+    #[command(flatten)]
+    place: TaskPlace,
+}
+
+#[derive(Deserialize)]
+struct ListedIdView {
+    id: String,
+}
+
+/// A task as the API shows it.
+#[derive(Deserialize)]
+struct TaskAnswerView {
+    id: String,
+    due: String,
+    updated: String,
+    #[serde(default)]
+    overdue: bool,
+    #[serde(default)]
+    in_flight: Option<String>,
+    #[serde(default)]
+    counts: Option<CountsView>,
+    schedule: Map<String, Value>,
+    message: Box<RawValue>,
+    lane: String,
+    #[serde(default)]
+    retry: Option<Box<RawValue>>,
+    #[serde(default)]
+    catch_up: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct CountsView {
+    accepted: u64,
+    dead: u64,
+    passed_over: u64,
+}
+
+/// A task as a line of a batch.
+#[derive(Serialize)]
+struct LineView {
+    id: String,
+    schedule: Map<String, Value>,
+    message: Box<RawValue>,
+    lane: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    catch_up: Option<Box<RawValue>>,
+}
+
+/// Writes a line for each task that matches.
+pub(super) async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
+    let caller = ApiCaller::new(&arguments.place)?;
+    let (mut exported, mut begun) = (0_u64, 0_u64);
+    let mut cursor = None;
+    loop {
+        let said = arguments.filter.said();
+        let (_, page) = caller.page("/v1/tasks", &said, PAGE_ENTRIES, &cursor, "cannot list tasks").await?;
+        let mut tasks = stream::iter(page.items).map(|item| task(&caller, item)).buffered(MAX_CALLS);
+        while let Some(task) = tasks.next().await {
+            // It ended since it was listed.
+            let Some(task) = task? else { continue };
+            exported += 1;
+            begun += u64::from(task.counts.is_some() && (task.overdue || task.in_flight.is_some()));
+            let line = serde_json::to_string(&task.into_line()).map_err(Failure::failed)?;
+            // A payload keeps its line breaks, and a line has none. JSON has them only between values.
+            out::json(&line.replace('\n', " "))?;
+        }
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    tell(&format!("exported {exported}\n"));
+    if begun > 0 {
+        tell(&format!(
+            "{begun} of them recur and are overdue or in flight; their lines begin with the due after that\n"
+        ));
+    }
+    Ok(())
+}
+
+/// Gets a listed task; `None` if it has ended.
+async fn task(caller: &ApiCaller<'_>, item: Box<RawValue>) -> Result<Option<TaskAnswerView>, Failure> {
+    let Ok(ListedIdView { id }) = serde_json::from_str(item.get()) else {
+        return Err(caller.no_instance("cannot list tasks", 200));
+    };
+    let doing = format!("cannot export the task `{}`", Printable::from(id.clone()));
+    let answer = caller.answer(Method::GET, &format!("/v1/tasks/{}", path_segment(&id)), None, &doing).await?;
+    if answer.status == 404 { Ok(None) } else { caller.view(&answer, &doing).map(Some) }
+}
+
+impl TaskAnswerView {
+    /// The line that puts this task again.
+    fn into_line(self) -> LineView {
+        let schedule = self.schedule_left();
+        let TaskAnswerView { id, message, lane, retry, catch_up, .. } = self;
+        LineView { id, schedule, message, lane, retry, catch_up }
+    }
+
+    /// The schedule with the dues that the task has left, whenever it is put again.
+    fn schedule_left(&self) -> Map<String, Value> {
+        let mut schedule = self.schedule.clone();
+        if schedule.remove("in").is_some() {
+            schedule.insert("at".to_owned(), Value::from(self.due.clone()));
+        }
+        // Without a start, an interval counts from the put.
+        let gap = schedule.get("every").and_then(Value::as_str).and_then(|every| duration::parse(every).ok());
+        if let (Some(gap), Some(put)) = (gap, spec::parse_time(&self.updated)) {
+            schedule.entry("start").or_insert_with(|| Value::from(put.plus(gap).to_string()));
+        }
+        let limit = schedule.get("limit").and_then(Value::as_u64);
+        if let (Some(limit), Some(counts)) = (limit, &self.counts) {
+            let came_due = counts.accepted + counts.dead + counts.passed_over;
+            schedule.insert("limit".to_owned(), Value::from(limit.saturating_sub(came_due).max(1)));
+        }
+        schedule
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_dues_that_are_left() {
+        let line = |schedule: Value, counts: Value| {
+            let answer = json!({
+                "id": "a", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z", "created": "2026-11-20T12:00:00.000Z",
+                "updated": "2026-11-21T12:00:00.000Z", "revision": 2, "schedule": schedule, "counts": counts,
+                "message": {"payload": 1}, "lane": "default",
+            });
+            let task: TaskAnswerView = serde_json::from_str(&answer.to_string()).unwrap();
+            serde_json::to_value(task.into_line()).unwrap()["schedule"].clone()
+        };
+        let none = Value::Null;
+        assert_eq!(line(json!({"in": "1h"}), none.clone()), json!({"at": "2026-11-21T13:00:00.000Z"}));
+        let at = json!({"at": "2026-11-21T13:00:00.000Z"});
+        assert_eq!(line(at.clone(), none), at);
+        let counts = json!({"accepted": 2, "dead": 1, "passed_over": 1});
+        // The spread is no part of the start.
+        let left = json!({"every": "1m30s", "spread": "1m", "start": "2026-11-21T12:01:30.000Z", "limit": 6});
+        assert_eq!(line(json!({"every": "1m30s", "spread": "1m", "limit": 10}), counts.clone()), left);
+        let started = json!({"every": "1m", "start": "2026-11-01T00:00:00.000Z"});
+        assert_eq!(line(started.clone(), counts.clone()), started);
+        // The last one is in flight.
+        let last = json!({"cron": "@daily", "limit": 1});
+        assert_eq!(line(json!({"cron": "@daily", "limit": 4}), counts), last);
+    }
+}
