@@ -8,9 +8,9 @@ max_line_length = 140
 local shared = {
   "now", "micros", "first_write", "head_of", "wake", "lane_of", "due_by_lane", "rank_after", "largest_of", "fits", "lock", "left_out",
   "push", "call_with", "ask_the_same", "next_revision", "write_marks", "mark_of_expired", "order_of", "leave_order", "add_dead",
-  "earliest_of", "last_overdue", "counts_of", "is_listed",
+  "earliest_of", "last_overdue", "counts_of", "is_listed", "pause_of_lane",
 }
-for _, name in ipairs({ "browse", "cancel", "claim", "claim_suspects", "count", "discard", "extend", "get", "glance", "put", "reap",
+for _, name in ipairs({ "browse", "cancel", "claim", "claim_suspects", "count", "discard", "extend", "get", "glance", "pause_lane", "put", "reap",
   "requeue", "scan", "settle", "show", "upcoming" }) do
   files["lua/" .. name .. ".lua"].read_globals = shared
 end

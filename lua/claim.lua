@@ -1,22 +1,26 @@
 -- claim: claims due occurrences of a lane under one lease and returns them.
--- WITH  prelude, places, records, suspects, lock
+-- WITH  prelude, places, records, suspects, lock, pauses
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
---       7 largest (string)
+--       7 largest (string)  8 pauses:lanes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 newest_first, "" or 1
 --       8 after ms, "" = from the first  9 after_member  10 wake channel  11 lane
 -- REPLY { now, "claimed", head or "", last ms or "", last member or "", suspects, unreadable, removed, crashes, always 0,
 --       "<number> id due id due...", { counts or nil of each recurring one... }, { record... } } | { now, "late" }
+--       | { now, "paused" }
 -- KEEPS an occurrence is in at most one claim: only positive scores are taken, and each becomes negative.
 
 local due, leases, claims, tasks, crashes, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token, lease, max, max_bytes = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local newest_first, after, after_member = ARGV[7] ~= '', ARGV[8], ARGV[9]
-if #KEYS ~= 7 or #ARGV ~= 11 or token == '' or max < 1 or max > 1000 or (newest_first and after ~= '') then
+if #KEYS ~= 8 or #ARGV ~= 11 or token == '' or max < 1 or max > 1000 or (newest_first and after ~= '') then
   return redis.error_reply('BADCALL claim: the numbers of keys and arguments do not fit')
 end
 
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
+end
+if pause_of_lane(KEYS[8], ARGV[11]) then
+  return { micros, 'paused' }
 end
 
 local upto_now, rank = string.format('%.0f', now), after ~= '' and rank_after(due, after, after_member)

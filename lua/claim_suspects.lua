@@ -1,21 +1,26 @@
 -- claim_suspects: claims the first due suspect of a lane, alone or with others; or unreadable occurrences.
--- WITH  prelude, places, suspects, lock
+-- WITH  prelude, places, suspects, lock, pauses
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
+--       7 pauses:lanes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes
---       7 unreadable, "" or 1: these instead of suspects  8 after ms, "" = from the first  9 after_member
+--       7 unreadable, "" or 1: these instead of suspects  8 after ms, "" = from the first  9 after_member  10 lane
 -- REPLY { now, "claimed", head or "", last ms or "", last member or "", suspects, unreadable, removed, crashes,
 --       "<number> id due id due...", { counts or nil of each recurring one... }, { record... } } | { now, "late" }
+--       | { now, "paused" }
 -- KEEPS an occurrence is in at most one claim; suspects that are claimed together have exactly two crashes each.
 
 local due, leases, claims, tasks, crashes, counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token, lease, max, max_bytes = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local unreadable_only, after, after_member = ARGV[7] ~= '', ARGV[8], ARGV[9]
-if #KEYS ~= 6 or #ARGV ~= 9 or token == '' or max < 1 or max > 1000 then
+if #KEYS ~= 7 or #ARGV ~= 10 or token == '' or max < 1 or max > 1000 then
   return redis.error_reply('BADCALL claim_suspects: the numbers of keys and arguments do not fit')
 end
 
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
+end
+if pause_of_lane(KEYS[7], ARGV[10]) then
+  return { micros, 'paused' }
 end
 
 local looks, has_marks = 1001, redis.call('HLEN', crashes) > 0

@@ -1,13 +1,15 @@
 -- glance: reads the state of a shard; tells one caller when to reap a lane.
--- WITH  prelude, lists
--- KEYS  1 lanes (set)  2 dead (zset)  3.. due+leases+reap-at (zset, zset, string), of each lane
+-- WITH  prelude, lists, pauses
+-- KEYS  1 lanes (set)  2 dead (zset)  3 pauses:lanes (hash)  4.. due+leases+reap-at (zset, zset, string), of each lane
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 dead_keep ms  4 depth, "" or 1  5.. lane: name, served "" or 1
 -- REPLY { now, "glanced", dead, { lane known here... }, { head or "", first lease end or "", last lease end or "", stranded 0 or 1,
---       reap 0 or 1, waiting, in flight, first due in flight or "", overdue }, one per lane... }
+--       reap 0 or 1, waiting, in flight, first due in flight or "", overdue,
+--       pause of the lane or "" }, one per lane... }
 -- KEEPS one caller a second is asked to reap a lane, and none before the holders had one lease of time to renew.
 
-local lanes, dead, lease, dead_keep, depth = KEYS[1], KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= ''
-local n = (#KEYS - 2) / 3
+local lanes, dead, pauses = KEYS[1], KEYS[2], KEYS[3]
+local lease, dead_keep, depth = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] ~= ''
+local n = (#KEYS - 3) / 3
 if n % 1 ~= 0 or #ARGV ~= 4 + 2 * n then
   return redis.error_reply('BADCALL glance: the numbers of keys and arguments do not fit')
 end
@@ -17,10 +19,11 @@ if full then
   return full
 end
 
+local any_pause = redis.call('HLEN', pauses) > 0
 local outlived = redis.call('ZRANGEBYSCORE', dead, '-inf', string.format('%.0f', now - dead_keep), 'LIMIT', 0, 1)[1]
 local reply = { micros, 'glanced', redis.call('ZCARD', dead), redis.call('SMEMBERS', lanes) }
 for i = 1, n do
-  local due, leases, reap_at = KEYS[3 * i], KEYS[3 * i + 1], KEYS[3 * i + 2]
+  local due, leases, reap_at = KEYS[3 * i + 1], KEYS[3 * i + 2], KEYS[3 * i + 3]
   local lane, served = ARGV[3 + 2 * i], ARGV[4 + 2 * i] ~= ''
   local head = head_of(due)
   local first, last, stranded = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2], nil, false
@@ -30,6 +33,10 @@ for i = 1, n do
     stranded = #redis.call('ZRANGEBYSCORE', due, '-inf', '(0', 'LIMIT', 0, 1) > 0
   end
 
+  local pause = any_pause and pause_of_lane(pauses, lane)
+  if any_pause and not pause then
+    redis.call('HDEL', pauses, lane)
+  end
   local known = served or redis.call('SISMEMBER', lanes, lane) == 1
   local at, late = string.match(redis.call('GET', reap_at) or '', '^(%d+)(.*)$')
   at = tonumber(at or '')
@@ -46,7 +53,8 @@ for i = 1, n do
     -- The token contains the length of the lease; if not, ours is used.
     local length = first and tonumber(string.match(last[1], '^[^.]*%.%d+%.(%d+)$')) or lease
     local ended = first and (tonumber(first) <= now or tonumber(last[2]) > now + length)
-    local forgotten = not served and not first and not head and not stranded
+    -- A paused lane stays known: another instance may serve it.
+    local forgotten = not served and not first and not head and not stranded and not pause
     asked = (ended or stranded or forgotten or outlived) and 1 or 0
   elseif late ~= '' and now <= at - lease + long then
     -- An instance makes glances regularly. If all instances are away again later, the reap may be postponed again.
@@ -64,6 +72,7 @@ for i = 1, n do
   end
   reply[4 + i] = {
     head or '', first or '', last and last[2] or '', stranded and 1 or 0, known and asked or 0, waiting, flying, held, overdue,
+    pause or '',
   }
 end
 return reply

@@ -1,8 +1,8 @@
 -- reap: ends expired claims; their occurrences return to the lane with the due they had.
--- WITH  prelude, marks, dead
+-- WITH  prelude, marks, dead, pauses
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
 --       8 dead (zset)  9 dead:records (hash)  10 lanes (set)  11 reap-at (string)  12 largest (string)
---       13 dead:order (zset)  14 dead:bytes (hash)
+--       13 dead:order (zset)  14 dead:bytes (hash)  15 pauses:lanes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 lease ms  4 served, "" or 1  5 dead_keep ms  6 wake channel  7 lane
 -- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more, 0 or 1, { instance... } } | { now, "late" }
 -- KEEPS an occurrence returns with the due it had, or the one of a later put, so its key never changes.
@@ -10,7 +10,7 @@
 local due, leases, claims, tasks, changes, crashes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local counts, dead, dead_records, lanes, reap_at, largest = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local lease, served, dead_keep, lane = tonumber(ARGV[3]), ARGV[4] ~= '', tonumber(ARGV[5]), ARGV[7]
-if #KEYS ~= 14 or #ARGV ~= 7 then
+if #KEYS ~= 15 or #ARGV ~= 7 then
   return redis.error_reply('BADCALL reap: the numbers of keys and arguments do not fit')
 end
 
@@ -109,7 +109,7 @@ if ended > 0 then
 end
 if redis.call('EXISTS', leases) == 0 then
   redis.call('DEL', claims)
-  if not served and redis.call('EXISTS', due) == 0 then
+  if not served and redis.call('EXISTS', due) == 0 and not pause_of_lane(KEYS[15], lane) then
     redis.call('SREM', lanes, lane)
     redis.call('DEL', reap_at)
     if redis.call('EXISTS', tasks) == 0 then

@@ -43,6 +43,7 @@ pub struct Metrics {
     cancels: Family<ResultLabel, Counter>,
     requeues: Family<ResultLabel, Counter>,
     discards: Family<ResultLabel, Counter>,
+    actions: Family<ActionLabel, Counter>,
     claims: Family<LaneLabel, Counter>,
     claimed: Family<LaneLabel, Counter>,
     served: Family<LaneLabel, Gauge>,
@@ -58,6 +59,7 @@ pub struct Metrics {
     removed: Family<LaneLabel, Counter>,
     pending: Family<LaneLabel, Gauge>,
     overdue: Family<LaneLabel, Gauge>,
+    lane_paused: Family<LaneLabel, Gauge>,
     in_flight: Family<LaneLabel, Gauge>,
     oldest_due: Family<LaneLabel, Gauge<f64, AtomicU64>>,
     published: Family<PublishedLabel, Counter>,
@@ -115,6 +117,8 @@ pub struct LaneMetrics {
     pub pending: Gauge,
     /// Waiting occurrences that were due 1 s ago or earlier, at the last glance.
     pub overdue: Gauge,
+    /// 1 while the lane is paused, else 0.
+    pub paused: Gauge,
     /// Occurrences in flight at the last glance, of all instances.
     pub in_flight: Gauge,
     /// Age of the oldest due occurrence without a verdict at the last glance, in seconds; 0 if there is none.
@@ -152,6 +156,7 @@ impl Metrics {
             cancels: Family::default(),
             requeues: Family::default(),
             discards: Family::default(),
+            actions: Family::default(),
             claims: Family::default(),
             claimed: Family::default(),
             served: Family::default(),
@@ -167,6 +172,7 @@ impl Metrics {
             removed: Family::default(),
             pending: Family::default(),
             overdue: Family::default(),
+            lane_paused: Family::default(),
             in_flight: Family::default(),
             oldest_due: Family::default(),
             published: Family::default(),
@@ -215,6 +221,11 @@ impl Metrics {
         self.discards.get_or_create(&ResultLabel { result }).inc_by(occurrences);
     }
 
+    /// Counts requests that steer what waits, by action and result.
+    pub fn action(&self, action: &'static str, result: &'static str) {
+        self.actions.get_or_create(&ActionLabel { action, result }).inc();
+    }
+
     /// The metrics of a lane that is configured or was found in the timeline: a bounded list.
     #[must_use]
     pub fn lane(&self, lane: &str) -> LaneMetrics {
@@ -237,6 +248,7 @@ impl Metrics {
             dead_not_copied: copies("failed"),
             pending: self.pending.get_or_create_owned(&label),
             overdue: self.overdue.get_or_create_owned(&label),
+            paused: self.lane_paused.get_or_create_owned(&label),
             in_flight: self.in_flight.get_or_create_owned(&label),
             oldest_due: self.oldest_due.get_or_create_owned(&label),
         }
@@ -248,6 +260,7 @@ impl Metrics {
         self.served.remove(&label);
         self.pending.remove(&label);
         self.overdue.remove(&label);
+        self.lane_paused.remove(&label);
         self.in_flight.remove(&label);
         self.oldest_due.remove(&label);
     }
@@ -322,6 +335,8 @@ impl Metrics {
         r.register("dead_copies", copies, self.dead_copies.clone());
         r.register("requeues", "Dead occurrences requeued, by result", self.requeues.clone());
         r.register("discards", "Dead occurrences discarded, by result", self.discards.clone());
+        let actions = "Requests that pause or resume, by action and result";
+        r.register("actions", actions, self.actions.clone());
         r.register("dead_kept", "Dead occurrences now", self.dead_kept.clone());
         r.register("dead_dropped", "Dead occurrences dropped for age or by the cap", self.dead_dropped.clone());
     }
@@ -354,6 +369,8 @@ impl Metrics {
         );
         r.register("pending", "Occurrences that wait", self.pending.clone());
         r.register("overdue", "Occurrences that wait and were due 1 s ago or earlier", self.overdue.clone());
+        let paused = "Whether the lane is paused, so that nothing of it is claimed: 0 or 1";
+        r.register("lane_paused", paused, self.lane_paused.clone());
         r.register("in_flight", "Occurrences in flight, of all instances", self.in_flight.clone());
         let oldest = "Age of the oldest due occurrence without a verdict; 0 if there is none";
         r.register_with_unit("oldest_due", oldest, Unit::Seconds, self.oldest_due.clone());
@@ -406,6 +423,12 @@ struct SinkLabel {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ActionLabel {
+    action: &'static str,
     result: &'static str,
 }
 

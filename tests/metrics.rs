@@ -26,6 +26,7 @@ fn live() -> String {
     metrics.cancel("cancelled");
     metrics.requeue("requeued", 1);
     metrics.discard("discarded", 1);
+    metrics.action("pause_lane", "paused");
     metrics.dead("default", "rejected", 1);
     metrics.timeline_call("claim", "ok", 0.001);
     metrics.request("/v1/tasks/{id}", 200);

@@ -12,6 +12,7 @@ mod demo;
 mod descriptors;
 mod fault;
 mod feed;
+mod lane;
 pub mod out;
 mod own_redis;
 mod parts;
@@ -63,6 +64,9 @@ enum Command {
     /// Put, show, list, count, cancel or export tasks of a running instance
     #[command(subcommand)]
     Task(task::TaskCommand),
+    /// Pause or resume a lane of a running instance
+    #[command(subcommand)]
+    Lane(lane::LaneCommand),
     /// List, show, requeue or discard dead occurrences
     #[command(subcommand)]
     Dead(dead::DeadCommand),
@@ -139,6 +143,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(arguments) => arguments.sources().map_err(Failure::from).and_then(serve::run),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Task(command) => task::run(command),
+        Command::Lane(command) => lane::run(&command),
         Command::Dead(command) => dead::run(command),
         Command::Status(arguments) => status::run(&arguments),
         Command::Preview(arguments) => preview::run(&arguments),

@@ -199,12 +199,13 @@ impl Instance {
         let engine = Engine::start(engine, timeline, sinks, config.lanes.clone(), Arc::clone(&metrics));
         let engine = engine.map_err(Failure::usage)?;
         let engine = Arc::new(engine);
-        let (watched, holder) = (Arc::clone(&engine), Arc::clone(&engine));
+        let (watched, holder, pauses) = (Arc::clone(&engine), Arc::clone(&engine), Arc::clone(&engine));
         let access = Access::by_tokens(config.tokens.values().cloned());
         let api = Arc::new(Api {
             intake: intake.clone(),
             engine: Box::new(move || watched.state()),
             failed_attempt: Box::new(move |id| holder.failed_attempt(id)),
+            is_lane_paused: Box::new(move |lane| pauses.is_lane_paused(lane)),
             access: access.clone().on_loopback(listen.ip().is_loopback()),
             metrics,
             limits: config.http.api,

@@ -1,6 +1,7 @@
 //! `punctual status`: the state of a running instance, its lanes and sinks, as a table.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display};
 use std::time::Duration;
 
 use clap::Args;
@@ -56,6 +57,17 @@ struct LaneView {
     overdue: u64,
     in_flight: u64,
     head_ms: Option<i64>,
+    pause: Option<PauseView>,
+}
+
+#[derive(Deserialize)]
+struct PauseView {
+    at: Printable,
+    by: Option<Printable>,
+    #[serde(default)]
+    note: Printable,
+    until: Option<Printable>,
+    shards: Option<u16>,
 }
 
 #[derive(Deserialize)]
@@ -129,10 +141,31 @@ fn table(stats: &StatsView) -> String {
     if let Some(lost) = &stats.timeline.lost {
         text += &format!("the timeline was lost at {lost}: all tasks that waited then are gone\n");
     }
+    for (name, lane) in &stats.lanes {
+        text += &lane.pause.as_ref().map(|pause| format!("lane {name}: {pause}\n")).unwrap_or_default();
+    }
     for (name, lane) in stats.lanes.iter().filter(|(_, lane)| lane.sink.is_none() && lane.waiting > 0) {
         text += &format!("lane {name}: this instance does not serve it, {} tasks wait\n", lane.waiting);
     }
     text + &stats.sink_troubles(None)
+}
+
+impl Display for PauseView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PauseView { at, by, note, until, shards } = self;
+        f.write_str("paused")?;
+        if let Some(shards) = shards {
+            write!(f, " in {shards} shards only")?;
+        }
+        if let Some(by) = by {
+            write!(f, " by {by}")?;
+        }
+        write!(f, " since {at}")?;
+        if let Some(until) = until {
+            write!(f, " until {until}")?;
+        }
+        if *note == Printable::default() { Ok(()) } else { write!(f, ": {note}") }
+    }
 }
 
 impl StatsView {

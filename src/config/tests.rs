@@ -377,7 +377,7 @@ fn a_token_needs_a_hash_and_a_scope_and_no_hash_is_shown_even_if_it_is_wrong() {
     let faults = load(file, &[("PUNCTUAL__TOKENS__C__SHA256", HASH)], &[SINK]).unwrap_err();
     for line in [
         "`tokens.a.sha256` (punctual.toml:2): the SHA-256 of the token is expected, 64 hexadecimal digits",
-        "`tokens.a.scope` (punctual.toml:3): `all`: one or several of `read`, `write`, `discard` are expected",
+        "`tokens.a.scope` (punctual.toml:3): `all`: one or several of `read`, `write`, `discard`, `operate` are expected",
         "`tokens.b.sha256` (punctual.toml:4): a token needs its `sha256`",
         "`tokens.b.scope` (punctual.toml:4): a token needs its `scope`",
         "`tokens.c.scope` (PUNCTUAL__TOKENS__C__SHA256): a token needs its `scope`",

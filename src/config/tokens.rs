@@ -54,7 +54,7 @@ pub(super) fn tokens(
         }
         let limits = limits(r, &name, lanes);
         if let (Some(sha256), Some(scopes)) = (sha256, scopes) {
-            tokens.insert(name, KnownToken { sha256, scopes, limits });
+            tokens.insert(name.clone(), KnownToken { name, sha256, scopes, limits });
         }
     }
     tokens

@@ -67,6 +67,8 @@ pub(super) struct ShardContext {
     pub(super) glance: Mutex<(Vec<Lane>, Glance)>,
     /// When that was.
     pub(super) glanced: Mutex<Option<Instant>>,
+    /// The lanes that were paused then.
+    pub(super) paused: watch::Sender<BTreeSet<Lane>>,
 }
 
 /// State of one lane, over all shards.
@@ -138,6 +140,15 @@ impl Context {
     /// A new token for a claim.
     pub(super) fn token(&self) -> Token {
         Token::new(&self.config.instance, self.tokens.fetch_add(1, Ordering::Relaxed), self.config.lease)
+    }
+}
+
+impl ShardContext {
+    /// Returns once a glance has shown that the lane is paused.
+    pub(super) async fn lane_paused(&self, lane: &Lane) {
+        if self.paused.subscribe().wait_for(|paused| paused.contains(lane)).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

@@ -192,7 +192,7 @@ impl Intake {
     }
 
     /// The lanes of a shard that have tasks, and the configured ones, by name.
-    async fn lanes_of(&self, shard: Shard) -> Result<BTreeSet<Lane>, TimelineError> {
+    pub(super) async fn lanes_of(&self, shard: Shard) -> Result<BTreeSet<Lane>, TimelineError> {
         let (lease, dead_keep) = (Duration::from_secs(1), Duration::MAX / 4);
         let request = GlanceRequest { lanes: Vec::new(), lease, dead_keep, depth: false };
         let known = self.timeline.glance(shard, request).await?.known;

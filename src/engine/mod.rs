@@ -23,9 +23,10 @@ pub mod list;
 mod prober;
 mod put_refusals;
 mod state;
+pub mod steering;
 mod throttle;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub use destinations::FailingDestination;
 pub use destinations::failed_attempts::FailedAttempt;
 pub use intake::{Intake, LaneRequirements};
 pub use punctual_sinks::DestinationPatterns;
-pub use state::{EngineState, LaneState, SinkState};
+pub use state::{EngineState, LaneState, PausedLane, SinkState};
 
 use breaker::Breaker;
 use claiming::capacity::Capacity;
@@ -227,6 +228,12 @@ impl Engine {
         self.context.sinks.values().find_map(|sink| sink.failed_attempts.get(&member))
     }
 
+    /// Whether a lane was paused in any shard at the last glance, which is normally less than a second ago.
+    #[must_use]
+    pub fn is_lane_paused(&self, lane: &Lane) -> bool {
+        self.context.shards.iter().any(|shard| shard.paused.borrow().contains(lane))
+    }
+
     /// Stops claiming, waits until all occurrences are answered and settled, returns the rest to their lanes at
     /// `deadline`, and closes the sinks. Takes at most `deadline` and a few seconds. Returns whether every occurrence
     /// was settled or returned.
@@ -338,5 +345,6 @@ fn shard_context(shard: Shard) -> ShardContext {
         ready: watch::Sender::new(false),
         glance: Mutex::new((Vec::new(), Glance::default())),
         glanced: Mutex::new(None),
+        paused: watch::Sender::new(BTreeSet::new()),
     }
 }

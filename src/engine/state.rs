@@ -11,7 +11,7 @@ use crate::engine::breaker::BreakerState;
 use crate::engine::context::{Context, SinkContext};
 use crate::engine::destinations::FailingDestination;
 use crate::task::Lane;
-use crate::timeline::Link;
+use crate::timeline::{LanePause, Link};
 
 /// Maximum number of failing destinations that are shown for each sink.
 const MAX_FAILING_SHOWN: usize = 100;
@@ -59,6 +59,19 @@ pub struct LaneState {
     pub overdue: u64,
     /// Number of occurrences in flight, of all instances.
     pub in_flight: u64,
+    /// The pause of the lane, if it is paused.
+    pub pause: Option<PausedLane>,
+}
+
+/// A lane that is paused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PausedLane {
+    /// The latest pause.
+    pub pause: LanePause,
+    /// Number of shards in which it is paused: not all of them if a request to pause or resume it failed.
+    pub shards: u16,
+    /// Whether it is paused in all shards.
+    pub everywhere: bool,
 }
 
 /// The state of a sink.
@@ -165,6 +178,7 @@ pub(super) fn show(context: &Context) {
         metrics.pending.set(i64::try_from(state.waiting).unwrap_or(i64::MAX));
         metrics.in_flight.set(i64::try_from(state.in_flight).unwrap_or(i64::MAX));
         metrics.overdue.set(i64::try_from(state.overdue).unwrap_or(i64::MAX));
+        metrics.paused.set(i64::from(state.pause.is_some()));
         metrics.oldest_due.set(oldest.get(lane).map_or(0.0, |due| now.since(*due).as_secs_f64()));
     }
     let unserved = lanes.values().filter(|lane| lane.sink.is_none()).count();
@@ -209,6 +223,7 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
         waiting: 0,
         overdue: 0,
         in_flight: 0,
+        pause: None,
     };
     let mut lanes: BTreeMap<Lane, LaneState> = context.lanes.keys().map(|lane| (lane.clone(), state(lane))).collect();
     for shard in &context.shards {
@@ -223,7 +238,22 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
             entry.in_flight += in_flight;
             entry.overdue += seen.overdue;
             entry.head = entry.head.into_iter().chain(seen.head).min();
+            if let Some(pause) = &seen.pause {
+                add_pause(&mut entry.pause, pause);
+            }
         }
     }
+    for paused in lanes.values_mut().filter_map(|lane| lane.pause.as_mut()) {
+        paused.everywhere = usize::from(paused.shards) == context.shards.len();
+    }
     lanes
+}
+
+/// Adds the pause of a lane in one more shard.
+fn add_pause(paused: &mut Option<PausedLane>, pause: &LanePause) {
+    let paused = paused.get_or_insert_with(|| PausedLane { pause: pause.clone(), shards: 0, everywhere: false });
+    paused.shards += 1;
+    if pause.at > paused.pause.at {
+        paused.pause = pause.clone();
+    }
 }

@@ -44,6 +44,8 @@ string_enum! {
         Write = "write",
         /// Discard the dead.
         Discard = "discard",
+        /// Pause and resume lanes.
+        Operate = "operate",
     }
 }
 
@@ -68,6 +70,8 @@ const ROUTES: &[(&str, &str, Need, Limited)] = &[
     ("POST", "/v1/tasks:batch", Need::Scope(Scope::Write), Limited::Own),
     ("GET", "/v1/tasks:count", Need::Scope(Scope::Read), Limited::Own),
     ("GET", "/v1/upcoming", Need::Scope(Scope::Read), Limited::Own),
+    ("POST", "/v1/lanes/{lane}/pause", Need::Scope(Scope::Operate), Limited::Own),
+    ("POST", "/v1/lanes/{lane}/resume", Need::Scope(Scope::Operate), Limited::Own),
     ("POST", "/v1/preview", Need::Scope(Scope::Read), Limited::Anything),
     ("GET", "/v1/dead", Need::Scope(Scope::Read), Limited::Own),
     ("GET", "/v1/dead/{key}", Need::Scope(Scope::Read), Limited::Own),
@@ -85,6 +89,8 @@ const ROUTES: &[(&str, &str, Need, Limited)] = &[
 /// A configured token, by its hash.
 #[derive(Clone)]
 pub struct KnownToken {
+    /// Its name in the configuration, for the log and for pauses.
+    pub name: String,
     /// The SHA-256 of the token.
     pub sha256: [u8; 32],
     /// What it may do.
@@ -96,7 +102,11 @@ pub struct KnownToken {
 /// Does not show the hash, because it helps to guess the token.
 impl fmt::Debug for KnownToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KnownToken").field("scopes", &self.scopes).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("KnownToken")
+            .field("name", &self.name)
+            .field("scopes", &self.scopes)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
     }
 }
 
@@ -134,12 +144,12 @@ impl Access {
     /// With these tokens; without any, every caller may do everything.
     #[must_use]
     pub fn by_tokens(tokens: impl IntoIterator<Item = KnownToken>) -> Access {
-        let entry = |KnownToken { sha256, scopes, limits }| TokenEntry {
+        let entry = |KnownToken { name, sha256, scopes, limits }| TokenEntry {
             sha256,
             scopes,
-            caller: Arc::new(Caller::new(limits)),
+            caller: Arc::new(Caller::new(Some(name), limits)),
         };
-        let anyone = Arc::new(Caller::new(TokenLimits::default()));
+        let anyone = Arc::new(Caller::new(None, TokenLimits::default()));
         Access { tokens: tokens.into_iter().map(entry).collect(), anyone, on_loopback: false }
     }
 

@@ -52,6 +52,8 @@ pub struct PutRate {
 
 /// A caller with its limits, and what it has used of them at this instance.
 pub(super) struct Caller {
+    /// The name of the token; `None` without tokens.
+    name: Option<String>,
     limits: TokenLimits,
     rate: Mutex<RateUse>,
     depth: Mutex<LaneDepth>,
@@ -97,10 +99,15 @@ impl FromStr for IdPrefix {
 }
 
 impl Caller {
-    pub(super) fn new(limits: TokenLimits) -> Caller {
+    pub(super) fn new(name: Option<String>, limits: TokenLimits) -> Caller {
         let left = limits.puts.map_or(0.0, |rate| f64::from(rate.puts));
         let rate = Mutex::new(RateUse { left, at: Instant::now() });
-        Caller { limits, rate, depth: Mutex::default() }
+        Caller { name, limits, rate, depth: Mutex::default() }
+    }
+
+    /// The name of the token; `None` without tokens.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     /// Whether the caller has any limit. It then may not use routes that concern the tasks of all callers.
@@ -176,6 +183,19 @@ impl Caller {
         }
         let detail = "the token is limited by `pending_max` or `puts`: requeue one at a time".to_owned();
         Err(forbidden("limited_token", detail))
+    }
+
+    /// Checks that it may pause or resume a lane, which concerns all tasks in it.
+    ///
+    /// # Errors
+    /// 403 if its limits name other lanes, or none.
+    pub(super) fn check_lane_to_steer(&self, lane: &Lane) -> Result<(), Problem> {
+        if self.is_limited() && self.limits.lanes.is_empty() {
+            let detail =
+                "the token has limits and no lanes of its own, and this concerns all tasks of a lane".to_owned();
+            return Err(forbidden("limited_token", detail));
+        }
+        self.check_lane(lane)
     }
 
     fn check_lane(&self, lane: &Lane) -> Result<(), Problem> {
@@ -262,7 +282,7 @@ mod tests {
     #[test]
     fn a_put_rate_admits_its_full_number_at_once_and_then_one_by_one() {
         let rate = PutRate { puts: 3, per: Duration::from_secs(60) };
-        let caller = Caller::new(TokenLimits { puts: Some(rate), ..TokenLimits::default() });
+        let caller = Caller::new(None, TokenLimits { puts: Some(rate), ..TokenLimits::default() });
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(codes((0..4).map(|_| caller.admit_rate(start))), ["", "", "", "too_many_puts"]);
@@ -281,9 +301,10 @@ mod tests {
             waiting,
             overdue: 0,
             in_flight,
+            pause: None,
         };
         let limits = TokenLimits { lanes: vec!["a".parse().unwrap()], pending_max: Some(10), ..TokenLimits::default() };
-        let caller = Caller::new(limits);
+        let caller = Caller::new(None, limits);
         let start = Instant::now();
         let lanes = |waiting| move || vec![lane("a", waiting, 2), lane("b", 1000, 0)];
         assert_eq!(codes((0..3).map(|_| caller.admit_numbers(lanes(6), start))), ["", "", "full"]);

@@ -7,6 +7,7 @@ pub mod access;
 mod batch;
 mod caller;
 mod dead;
+mod lanes;
 mod openapi;
 mod post;
 mod preview;
@@ -30,7 +31,7 @@ use utoipa_axum::routes;
 
 use crate::engine::{EngineState, FailedAttempt, Intake};
 use crate::metrics::Metrics;
-use crate::task::{Limits, TaskId};
+use crate::task::{Lane, Limits, TaskId};
 
 pub use access::Access;
 pub use caller::{IdPrefix, PutRate, TokenLimits};
@@ -57,6 +58,9 @@ pub struct ApiLimits {
 /// Returns the last failed publish of a task's occurrence.
 pub type FindFailedAttempt = Box<dyn Fn(&TaskId) -> Option<FailedAttempt> + Send + Sync>;
 
+/// Whether a lane was paused a moment ago.
+pub type IsLanePaused = Box<dyn Fn(&Lane) -> bool + Send + Sync>;
+
 /// The parts that the API uses.
 pub struct Api {
     /// The write API of the engine.
@@ -65,6 +69,8 @@ pub struct Api {
     pub engine: Box<dyn Fn() -> EngineState + Send + Sync>,
     /// Returns the last failed publish of a task's occurrence, if this instance holds it.
     pub failed_attempt: FindFailedAttempt,
+    /// Whether a lane was paused a moment ago.
+    pub is_lane_paused: IsLanePaused,
     /// The configured tokens.
     pub access: Access,
     /// What is counted.
@@ -115,6 +121,8 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(tasks::upcoming::upcoming))
         .routes(routes!(tasks::count::count))
         .routes(routes!(batch::put))
+        .routes(routes!(lanes::pause))
+        .routes(routes!(lanes::resume))
         .routes(routes!(preview::preview))
         .routes(routes!(dead::list))
         .routes(routes!(dead::show, dead::discard))

@@ -5,6 +5,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::engine::intake::{GetError, PutError};
+use crate::engine::steering::SteerError;
 use crate::task::Fault;
 use crate::task::schedule::ScheduleError;
 use crate::timeline::TimelineError;
@@ -25,7 +26,7 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("foreign_destination", 403, "the token is limited to other destinations"),
     ("foreign_host", 403, "on loopback or without tokens, and `host` is neither an IP address nor `localhost`"),
     ("foreign_origin", 403, "the request is from a page of another site"),
-    ("unknown", 404, "there is no such task, or no such dead occurrence"),
+    ("unknown", 404, "there is no such task, dead occurrence or lane"),
     ("no_route", 404, "there is nothing at this path"),
     ("no_method", 405, "the path does not take this method"),
     ("too_slow", 408, "the body did not come in time"),
@@ -223,6 +224,15 @@ impl From<GetError> for Problem {
         match error {
             GetError::Timeline(error) => error.into(),
             GetError::Record(error) => Problem::unreadable(&error),
+        }
+    }
+}
+
+impl From<SteerError> for Problem {
+    fn from(error: SteerError) -> Problem {
+        match error {
+            SteerError::UnknownLane(error) => Problem::new(StatusCode::NOT_FOUND, "unknown", error.to_string()),
+            SteerError::Timeline(error) => error.into(),
         }
     }
 }

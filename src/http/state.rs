@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use super::Api;
 use super::caller::Caller;
+use super::lanes::LanePauseView;
 use super::openapi::enums;
 use crate::clock::Timestamp;
 use crate::engine::{BreakerState, EngineState, FailingDestination, LaneState, SinkState};
@@ -78,6 +79,10 @@ struct LaneView {
     #[schema(format = DateTime)]
     head: Option<String>,
     head_ms: Option<i64>,
+    /// Missing unless it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pause: Option<LanePauseView>,
 }
 
 /// A sink.
@@ -180,7 +185,7 @@ pub(super) async fn stats(State(api): State<Arc<Api>>, Extension(caller): Extens
         now: now.to_string(),
         as_of: state.as_of.map(|as_of| as_of.to_string()),
         timeline: if caller.is_limited() { timeline.without_detail() } else { timeline },
-        lanes: state.lanes.iter().map(lane).collect(),
+        lanes: state.lanes.into_iter().map(|state| lane(state, &caller)).collect(),
         sinks: state.sinks.iter().map(sink).collect(),
         dead: (!caller.is_limited()).then_some(state.dead),
     };
@@ -285,14 +290,15 @@ fn timeline(api: &Api, state: &EngineState) -> TimelineView {
     }
 }
 
-fn lane(state: &LaneState) -> (String, LaneView) {
+fn lane(state: LaneState, caller: &Caller) -> (String, LaneView) {
     let view = LaneView {
-        sink: state.sink.clone(),
+        sink: state.sink,
         waiting: state.waiting,
         overdue: state.overdue,
         in_flight: state.in_flight,
         head: state.head.map(|head| head.to_string()),
         head_ms: state.head.map(Timestamp::as_millis),
+        pause: state.pause.map(|paused| LanePauseView::of(paused, caller)),
     };
     (state.lane.to_string(), view)
 }

@@ -90,6 +90,8 @@ pub struct SuspectsRequest {
 pub struct Claimed {
     /// The server's time of the claim.
     pub now: Timestamp,
+    /// The lane is paused. Nothing was read, and all other values are empty.
+    pub paused: bool,
     /// The claimed occurrences. If there are none, no claim exists.
     pub occurrences: Vec<Occurrence>,
     /// The due of the first waiting occurrence behind `last`. It is in the past if more occurrences are due. With
@@ -103,6 +105,22 @@ pub struct Claimed {
     pub unreadable: u64,
     /// Number of members without a record that were removed. Always 0 unless the data in Redis was damaged.
     pub removed: u64,
+}
+
+impl Claimed {
+    /// The answer while the lane is paused.
+    pub(crate) fn paused(now: Timestamp) -> Claimed {
+        Claimed {
+            now,
+            paused: true,
+            occurrences: Vec::new(),
+            head: None,
+            last: None,
+            suspects: 0,
+            unreadable: 0,
+            removed: 0,
+        }
+    }
 }
 
 /// One claimed occurrence.

@@ -3,8 +3,11 @@
 use super::scripts::Script;
 use crate::task::{Lane, Namespace, Shard};
 
-/// The version of the layout described in `lua/README.md`.
+/// The version of the layout described in `lua/README.md` while nothing was ever paused.
 pub const LAYOUT_VERSION: u32 = 1;
+
+/// The version once something was paused. Versions of punctual that would publish what is paused refuse it.
+pub const LAYOUT_VERSION_WITH_PAUSES: u32 = 2;
 
 /// The key that stores the layout version and the number of shards of an installation.
 #[must_use]
@@ -18,10 +21,22 @@ pub fn nothing(namespace: &Namespace) -> String {
     format!("punctual:{{{namespace}}}:nothing")
 }
 
-/// The value of [`layout`]: `<layout version> <shards>`.
+/// The value of [`layout`] in a new timeline: `<layout version> <shards>`.
 #[must_use]
 pub fn layout_value(shards: u16) -> String {
     format!("{LAYOUT_VERSION} {shards}")
+}
+
+/// The value of [`layout`] once something was paused.
+#[must_use]
+pub fn layout_value_with_pauses(shards: u16) -> String {
+    format!("{LAYOUT_VERSION_WITH_PAUSES} {shards}")
+}
+
+/// Whether this version of punctual, with this number of shards, can use a timeline with this value of [`layout`].
+#[must_use]
+pub fn is_own_layout(value: &str, shards: u16) -> bool {
+    value == layout_value(shards) || value == layout_value_with_pauses(shards)
 }
 
 /// The keys of one shard, all in one hash slot.
@@ -109,6 +124,12 @@ impl Keys {
         self.of_shard("dead:bytes")
     }
 
+    /// Hash: paused lane to until when, since when, by whom and why.
+    #[must_use]
+    pub fn paused_lanes(&self) -> String {
+        self.of_shard("pauses:lanes")
+    }
+
     /// Set: every lane that ever had a task.
     #[must_use]
     pub fn lanes(&self) -> String {
@@ -182,6 +203,7 @@ mod tests {
             keys.dead_records(),
             keys.dead_order(),
             keys.dead_bytes(),
+            keys.paused_lanes(),
             keys.lanes(),
             keys.largest(),
             keys.wake(),

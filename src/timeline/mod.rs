@@ -8,6 +8,7 @@ mod claims;
 pub mod dead;
 pub mod keys;
 pub mod memory;
+mod pauses;
 pub mod redis;
 pub mod scan;
 pub mod scripts;
@@ -25,6 +26,7 @@ pub use self::claims::{
     Settle, Settled, Settlement, SuspectsRequest, Token, Verdict,
 };
 pub use self::dead::{BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES};
+pub use self::pauses::{LanePause, LanePauseAnswer, LanePauseRequest, LanePauseResult, PauseNote};
 pub use self::scan::{
     CountRequest, LaneCounts, MAX_UPCOMING, SCAN_COUNT, ScanRequest, Scanned, ScannedTask, TaskFilter, TaskStatus,
     Upcoming, UpcomingRequest,
@@ -146,6 +148,15 @@ pub trait Timeline: Send + Sync + 'static {
 
     /// Counts the tasks of a lane.
     async fn count(&self, shard: Shard, lane: &Lane, request: CountRequest) -> Result<LaneCounts, TimelineError>;
+
+    /// Pauses a lane in one shard, or resumes it. After the answer to a pause, no claim takes anything of it.
+    async fn pause_lane(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        request: LanePauseRequest,
+        not_after: Timestamp,
+    ) -> Result<LanePauseAnswer, TimelineError>;
 
     /// Reads one dead occurrence.
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError>;
@@ -328,7 +339,7 @@ pub struct Glance {
 }
 
 /// State of one lane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaneGlance {
     /// The earliest due that waits.
     pub head: Option<Timestamp>,
@@ -346,6 +357,8 @@ pub struct LaneGlance {
     pub held: Option<Timestamp>,
     /// Number of waiting occurrences that were due at least [`OVERDUE_AFTER`] ago; 0 unless the depth was requested.
     pub overdue: u64,
+    /// The pause of the lane, if it is paused.
+    pub pause: Option<LanePause>,
 }
 
 /// An occurrence that waits counts as overdue this long after its due.

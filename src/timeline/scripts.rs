@@ -65,17 +65,17 @@ pub static CANCEL: Script = script!(
 pub static CLAIM: Script = script!(
     Claim,
     "claim",
-    ["places", "records", "suspects", "lock"],
-    ["due", "leases", "claims", "tasks", "crashes", "counts", "largest"],
+    ["places", "records", "suspects", "lock", "pauses"],
+    ["due", "leases", "claims", "tasks", "crashes", "counts", "largest", "pauses:lanes"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "newest_first", "after", "after_member", "wake", "lane"]
 );
 /// Claims due occurrences that ordinary claims leave out.
 pub static CLAIM_SUSPECTS: Script = script!(
     ClaimSuspects,
     "claim_suspects",
-    ["places", "suspects", "lock"],
-    ["due", "leases", "claims", "tasks", "crashes", "counts"],
-    ["now", "not_after", "token", "lease", "max", "max_bytes", "unreadable", "after", "after_member"]
+    ["places", "suspects", "lock", "pauses"],
+    ["due", "leases", "claims", "tasks", "crashes", "counts", "pauses:lanes"],
+    ["now", "not_after", "token", "lease", "max", "max_bytes", "unreadable", "after", "after_member", "lane"]
 );
 /// Writes verdicts.
 pub static SETTLE: Script = script!(
@@ -126,7 +126,7 @@ pub static EXTEND: Script = script!(Extend, "extend", [], ["leases.."], ["now", 
 pub static REAP: Script = script!(
     Reap,
     "reap",
-    ["marks", "dead"],
+    ["marks", "dead", "pauses"],
     [
         "due",
         "leases",
@@ -141,7 +141,8 @@ pub static REAP: Script = script!(
         "reap-at",
         "largest",
         "dead:order",
-        "dead:bytes"
+        "dead:bytes",
+        "pauses:lanes"
     ],
     ["now", "not_after", "lease", "served", "dead_keep", "wake", "lane"]
 );
@@ -149,8 +150,8 @@ pub static REAP: Script = script!(
 pub static GLANCE: Script = script!(
     Glance,
     "glance",
-    ["lists"],
-    ["lanes", "dead", "due+leases+reap-at.."],
+    ["lists", "pauses"],
+    ["lanes", "dead", "pauses:lanes", "due+leases+reap-at.."],
     ["now", "lease", "dead_keep", "depth", "lane.."]
 );
 /// Returns a dead occurrence to its lane.
@@ -187,9 +188,17 @@ pub static UPCOMING: Script =
     script!(Upcoming, "upcoming", ["places", "lists"], ["due"], ["now", "after", "after_member", "max", "prefix"]);
 /// Counts the tasks of a lane.
 pub static COUNT: Script = script!(Count, "count", ["lists"], ["due"], ["now", "border.."]);
+/// Pauses or resumes a lane.
+pub static PAUSE_LANE: Script = script!(
+    PauseLane,
+    "pause_lane",
+    ["lists", "pauses"],
+    ["due", "pauses:lanes"],
+    ["now", "not_after", "lane", "verb", "until", "about"]
+);
 
 /// All scripts.
-pub static ALL: [&Script; 16] = [
+pub static ALL: [&Script; 17] = [
     &PUT,
     &GET,
     &CANCEL,
@@ -206,6 +215,7 @@ pub static ALL: [&Script; 16] = [
     &SCAN,
     &UPCOMING,
     &COUNT,
+    &PAUSE_LANE,
 ];
 
 string_enum! {
@@ -266,5 +276,9 @@ string_enum! {
         Upcoming = "upcoming",
         /// How many tasks of a lane wait or are in flight.
         Counted = "counted",
+        /// The lane is paused.
+        Paused = "paused",
+        /// The lane is not paused any more.
+        Resumed = "resumed",
     }
 }

@@ -9,7 +9,7 @@ use super::Stage;
 use super::client::Answer;
 
 /// What each route requires according to this test: `-` nothing, `r` the scope read, `w` the scope
-/// write, `d` the scope discard.
+/// write, `d` the scope discard, `o` the scope operate.
 pub(super) const NEEDS: &[(&str, &str, char)] = &[
     ("GET", "/v1/tasks/{id}", 'r'),
     ("PUT", "/v1/tasks/{id}", 'w'),
@@ -19,6 +19,8 @@ pub(super) const NEEDS: &[(&str, &str, char)] = &[
     ("GET", "/v1/upcoming", 'r'),
     ("POST", "/v1/tasks", 'w'),
     ("POST", "/v1/tasks:batch", 'w'),
+    ("POST", "/v1/lanes/{lane}/pause", 'o'),
+    ("POST", "/v1/lanes/{lane}/resume", 'o'),
     ("POST", "/v1/preview", 'r'),
     ("GET", "/v1/dead", 'r'),
     ("GET", "/v1/dead/{key}", 'r'),
@@ -44,6 +46,7 @@ pub(super) fn paths(router: &str) -> Vec<String> {
 
 pub(super) fn known(token: &str, scopes: &[Scope], limits: TokenLimits) -> KnownToken {
     KnownToken {
+        name: token.to_owned(),
         sha256: digest(&SHA256, token.as_bytes()).as_ref().try_into().unwrap(),
         scopes: scopes.to_vec(),
         limits,
@@ -56,6 +59,7 @@ pub(super) fn access() -> Access {
         unlimited("reader", &[Scope::Read]),
         unlimited("writer", &[Scope::Write]),
         unlimited("discarder", &[Scope::Discard]),
+        unlimited("operator", &[Scope::Operate]),
         unlimited("boss", Scope::ALL),
     ])
 }
@@ -82,13 +86,21 @@ fn bearer(token: &str) -> String {
 async fn every_route_requires_its_own_scope_and_no_other() {
     let stage = stage().await;
     assert!(stage.paths.len() >= 6 && stage.paths.contains(&"/v1/tasks/{id}".to_owned()), "{:?}", stage.paths);
-    let tokens = [("", ""), ("unknown", ""), ("reader", "r"), ("writer", "w"), ("discarder", "d"), ("boss", "rwd")];
+    let tokens = [
+        ("", ""),
+        ("unknown", ""),
+        ("reader", "r"),
+        ("writer", "w"),
+        ("discarder", "d"),
+        ("operator", "o"),
+        ("boss", "rwdo"),
+    ];
     for path in &stage.paths {
         for method in METHODS {
             let as_known = if method == "HEAD" { "GET" } else { method };
             let need = NEEDS.iter().find(|(known, route, _)| (*known, *route) == (as_known, path)).map(|need| need.2);
             for (token, has) in tokens {
-                let target = path.replace("{id}", "a").replace("{key}", "a:1");
+                let target = path.replace("{id}", "a").replace("{key}", "a:1").replace("{lane}", "default");
                 let headers = if token.is_empty() { String::new() } else { bearer(token) };
                 let answer = call(&stage, method, &target, &headers).await;
                 let what = format!("{method} {path} by `{token}`: {answer:?}");
@@ -96,7 +108,7 @@ async fn every_route_requires_its_own_scope_and_no_other() {
                 let allowed = match need {
                     Some('-') => true,
                     Some(scope) => has.contains(scope),
-                    None => has == "rwd",
+                    None => has == "rwdo",
                 };
                 let code = match (allowed, token) {
                     (true, _) => {
@@ -289,6 +301,9 @@ async fn on_loopback_or_without_tokens_no_page_of_another_name_may_do_anything()
 #[test]
 fn no_hash_of_a_token_shows() {
     let shown = format!("{:?}", known("reader", &[Scope::Read], TokenLimits::default()));
-    assert!(shown.starts_with("KnownToken { scopes: [Read], limits: ") && !shown.contains("sha256"), "{shown}");
+    assert!(
+        shown.starts_with("KnownToken { name: \"reader\", scopes: [Read], limits: ") && !shown.contains("sha256"),
+        "{shown}"
+    );
     assert_eq!(format!("{:?}", access()), "Access { on_loopback: false, .. }");
 }

@@ -150,13 +150,17 @@ impl<T: Timeline> Stage<T> {
         let metrics = Arc::new(Metrics::new("0", "i0"));
         let state = EngineState::new(Link::Up(1));
         let state = Arc::new(std::sync::Mutex::new(state));
-        let shown = Arc::clone(&state);
+        let (shown, pauses) = (Arc::clone(&state), Arc::clone(&state));
         let api = Arc::new(Api {
             intake: Intake::new(timeline.clone(), BTreeMap::from(rules)),
             engine: Box::new(move || shown.lock().unwrap().clone()),
             failed_attempt: Box::new(|id| {
                 let (destination, detail) = ("orders".to_owned(), "no such topic".to_owned());
                 (id.as_str() == "failing").then_some(FailedAttempt { destination, attempts: 3, detail })
+            }),
+            is_lane_paused: Box::new(move |lane| {
+                let state = pauses.lock().unwrap();
+                state.lanes.iter().any(|state| state.lane == *lane && state.pause.is_some())
             }),
             access: terms.access,
             metrics: Arc::clone(&metrics),

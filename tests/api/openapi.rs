@@ -53,6 +53,8 @@ async fn every_example_is_answered_as_documented() {
         ("POST", "/v1/tasks", 201),
         ("POST", "/v1/tasks", 200),
         ("POST", "/v1/tasks:batch", 200),
+        ("POST", "/v1/lanes/{lane}/pause", 200),
+        ("POST", "/v1/lanes/{lane}/resume", 200),
         ("POST", "/v1/preview", 200),
         ("GET", "/v1/dead", 200),
         ("GET", "/v1/dead/{key}", 200),
@@ -99,6 +101,7 @@ async fn every_example_is_answered_as_documented() {
         let example = &known.value["responses"][status.to_string()]["content"][kind]["example"];
         if path.starts_with("/v1/tasks")
             || path.starts_with("/v1/dead")
+            || path.starts_with("/v1/lanes")
             || path == "/v1/preview"
             || path == "/readyz"
             || path == "/healthz"
@@ -169,7 +172,9 @@ async fn the_document_describes_exactly_the_existing_routes() {
     assert_eq!(routes, known);
     for path in &routes {
         for method in ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"] {
-            let answer = stage.call(method, &path.replace("{id}", "a").replace("{key}", "a:1"), "", "").await;
+            let answer = stage
+                .call(method, &path.replace("{id}", "a").replace("{key}", "a:1").replace("{lane}", "default"), "", "")
+                .await;
             let known = operations().iter().any(|known| known.method == method && known.path == *path);
             assert_eq!(answer.status != 405, known, "{method} {path}: {answer:?}");
         }
@@ -180,11 +185,14 @@ async fn the_document_describes_exactly_the_existing_routes() {
 async fn the_document_marks_the_operations_that_require_a_token() {
     let stage = Stage::start_with(|terms| terms.access = super::access::access()).await;
     for Operation { method, path, value } in operations() {
-        let answer = stage.call(&method, &path.replace("{id}", "a").replace("{key}", "a:1"), "", "").await;
+        let answer = stage
+            .call(&method, &path.replace("{id}", "a").replace("{key}", "a:1").replace("{lane}", "default"), "", "")
+            .await;
         let scopes = match super::access::NEEDS.iter().find(|need| (need.0, need.1) == (&method, &path)).unwrap().2 {
             '-' => json!([]),
             'r' => json!([{"token": ["read"]}]),
             'd' => json!([{"token": ["discard"]}]),
+            'o' => json!([{"token": ["operate"]}]),
             _ => json!([{"token": ["write"]}]),
         };
         assert_eq!(value["security"], scopes, "{method} {path}");

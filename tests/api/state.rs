@@ -17,6 +17,7 @@ fn lane(name: &str, sink: Option<&str>) -> LaneState {
         waiting: 3,
         overdue: 1,
         in_flight: 2,
+        pause: None,
     }
 }
 

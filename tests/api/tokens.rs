@@ -25,10 +25,11 @@ enum About {
 }
 
 /// The columns of the table behind the request: its title, the token, and what the request is about.
-const COLUMNS: [(&str, &str, About); 7] = [
+const COLUMNS: [(&str, &str, About); 8] = [
     ("`read`", "reader", About::Own),
     ("`write`", "writer", About::Own),
     ("`discard`", "discarder", About::Own),
+    ("`operate`", "operator", About::Own),
     ("its own", "shop", About::Own),
     ("another id", "shop", About::AnotherId),
     ("another lane", "shop", About::AnotherLane),
@@ -50,6 +51,7 @@ async fn stage(limits: TokenLimits) -> Stage {
         unlimited("reader", Scope::Read),
         unlimited("writer", Scope::Write),
         unlimited("discarder", Scope::Discard),
+        unlimited("operator", Scope::Operate),
         known("shop", Scope::ALL, limits),
     ]);
     Stage::start_with(|terms| terms.access = access).await
@@ -71,9 +73,9 @@ fn rows() -> Vec<(String, Vec<String>)> {
     let cells = |line: &str| -> Vec<String> { line.split('|').map(|cell| cell.trim().to_owned()).collect() };
     let mut lines = table.lines();
     let titles = cells(lines.next().unwrap());
-    assert_eq!(titles[..7], COLUMNS.map(|(title, ..)| title));
+    assert_eq!(titles[..8], COLUMNS.map(|(title, ..)| title));
     let rows = lines.skip(1).take_while(|line| line.starts_with('|')).map(cells);
-    rows.map(|row| (row[1].trim_matches('`').to_owned(), row[2..9].to_vec())).collect()
+    rows.map(|row| (row[1].trim_matches('`').to_owned(), row[2..10].to_vec())).collect()
 }
 
 fn task(about: About) -> Value {
@@ -95,7 +97,8 @@ async fn every_cell_of_the_table_holds() {
             let found = outcome(&stage, method, path, token, about).await;
             if cell.is_empty() {
                 assert!(
-                    ["POST /v1/tasks", "POST /v1/preview", "GET /v1/stats", "GET /metrics"].contains(&&*request),
+                    ["POST /v1/tasks", "POST /v1/preview", "GET /v1/stats", "GET /metrics"].contains(&&*request)
+                        || path.starts_with("/v1/lanes"),
                     "{request} can be about {title}"
                 );
             } else {
@@ -137,7 +140,9 @@ async fn outcome(stage: &Stage, method: &str, path: &str, token: &str, about: Ab
         ("GET", "/v1/upcoming") => format!("/v1/upcoming?prefix={id}"),
         _ => path.to_owned(),
     };
-    let answer = stage.ask(token, method, &called.replace("{id}", id).replace("{key}", &key), &body).await;
+    let answer = stage
+        .ask(token, method, &called.replace("{id}", id).replace("{key}", &key).replace("{lane}", lane), &body)
+        .await;
     if answer.status >= 300 {
         return answer.problem().1;
     }
@@ -174,6 +179,7 @@ fn show_lane(stage: &Stage, lane: &str) {
         waiting: 1,
         overdue: 0,
         in_flight: 0,
+        pause: None,
     }];
 }
 

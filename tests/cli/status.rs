@@ -63,3 +63,37 @@ fn the_status_says_what_is_wrong() {
     let wrong = run(&["status", "--url", &answers("200 OK", b"<html>")]);
     assert_eq!((wrong.code, wrong.out.as_str()), (Some(1), ""));
 }
+
+#[test]
+fn a_lane_is_paused_shown_and_resumed() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let paused =
+        run(&["lane", "pause", "default", "--note", "broker moves", "--until", "2100-01-01T00:00:00Z", "--url", &url]);
+    assert_eq!((paused.code, paused.out.as_str()), (Some(0), "paused default\n"), "{}", paused.err);
+    assert_eq!(run(&["task", "put", "a", "--in", "1ms", "--url", &url]).code, Some(0));
+    let mut shown = run(&["status", "--url", &url]);
+    for _ in 0..500 {
+        if shown.out.contains("lane default: paused since ") && shown.out.contains("        1         1 ") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        shown = run(&["status", "--url", &url]);
+    }
+    assert!(shown.out.contains(" until 2100-01-01T00:00:00.000Z: broker moves\n"), "{}", shown.out);
+    let task = run(&["task", "get", "a", "--json", "--url", &url]).out;
+    let task: Value = serde_json::from_str(&task).unwrap();
+    assert_eq!((&task["lane_paused"], &task["overdue"]), (&json!(true), &json!(true)));
+    let log = super::log(&server);
+    assert!(!log.contains("\"payload\"") && log.contains("lane paused or resumed"), "{log}");
+    let resumed = run(&["lane", "resume", "default", "--url", &url]);
+    assert_eq!((resumed.code, resumed.out.as_str()), (Some(0), "resumed default\n"), "{}", resumed.err);
+    super::wait_for(&server.log(), "\"task\":\"a\"");
+    let again = run(&["lane", "resume", "default", "--json", "--url", &url]);
+    let again: Value = serde_json::from_str(&again.out).unwrap();
+    assert_eq!(again, json!({"lane": "default", "result": "unchanged", "in_flight": 0}));
+    let unknown = run(&["lane", "pause", "nobody", "--url", &url]);
+    assert!(unknown.code == Some(1) && unknown.err.contains("the lane `nobody` is not configured"), "{}", unknown.err);
+    let past = run(&["lane", "pause", "default", "--until", "2020-01-01T00:00:00Z", "--url", &url]);
+    assert!(past.code == Some(1) && past.err.contains("`until` is not in the future"), "{}", past.err);
+}

@@ -173,6 +173,7 @@ async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
         intake: Intake::new(timeline, rules),
         engine: Box::new(move || state.clone()),
         failed_attempt: Box::new(|_| None),
+        is_lane_paused: Box::new(|_| false),
         access: Access::default(),
         metrics: Arc::new(Metrics::new("0", "i0")),
         limits,

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use punctual::timeline::scripts::{ALL, Script};
-use punctual::timeline::{CountRequest, DuePosition, ScanRequest, TaskFilter, UpcomingRequest};
 
 use super::*;
 
@@ -33,7 +32,7 @@ fn bound(source: &str) -> BTreeSet<String> {
 
 /// Functions of the parts that take keys, with the number of keys. Keys come first, except after the list of
 /// `call_with`, its command, and the command of `first_write`.
-const TAKE_KEYS: [(&str, usize); 9] = [
+const TAKE_KEYS: [(&str, usize); 10] = [
     ("redis.call(", 1),
     ("redis.pcall(", 1),
     ("first_write(", 1),
@@ -43,6 +42,7 @@ const TAKE_KEYS: [(&str, usize); 9] = [
     ("largest_of(", 2),
     ("fits(", 1),
     ("counts_of(", 1),
+    ("pause_of_lane(", 1),
 ];
 
 /// Names that are bound to a key in a part: the parameters of its functions.
@@ -153,6 +153,8 @@ async fn no_script_starts_while_its_slot_moves() {
     stage.put(&[put("d", 900, "x")]).await;
     stage.claim("i.2", 1).await;
     stage.glance(&[("default", true)]).await;
+    let other_lane = LanePauseRequest::Pause { until: None, about: PauseNote::default() };
+    stage.timeline.pause_lane(stage.shard, &lane("other"), other_lane, NEVER).await.unwrap();
     let mut raw = stage.raw();
     for hash in ["changes", "crashes", "counts"] {
         ::redis::cmd("HSET").arg(stage.key(hash)).arg("z").arg("1:0").exec(&mut raw).unwrap();
@@ -172,6 +174,7 @@ async fn no_script_starts_while_its_slot_moves() {
         "dead:bytes",
         "lanes",
         "largest",
+        "pauses:lanes",
     ];
     let keys: Vec<String> = names.iter().map(|name| stage.key(name)).collect();
     let existing: usize = ::redis::cmd("EXISTS").arg(&keys).query(&mut raw).unwrap();
@@ -213,6 +216,7 @@ async fn no_script_starts_while_its_slot_moves() {
         timeline.scan(shard, &default, scan).await.map(drop),
         timeline.upcoming(shard, &default, upcoming).await.map(drop),
         timeline.count(shard, &default, CountRequest::default()).await.map(drop),
+        timeline.pause_lane(shard, &default, LanePauseRequest::Resume, NEVER).await.map(drop),
     ];
     assert_eq!(answers.len(), ALL.len());
     for (place, answer) in answers.into_iter().enumerate() {
@@ -248,4 +252,7 @@ async fn all_scripts_run_in_a_cluster() {
     assert!(stage.timeline.show(stage.shard, &key).await.unwrap().is_some());
     assert_eq!(stage.timeline.discard(stage.shard, &key, None, NEVER).await, Ok(true));
     assert!(matches!(stage.cancel("a").await, CancelAnswer::Cancelled { .. }));
+    let pause = LanePauseRequest::Pause { until: None, about: PauseNote::default() };
+    assert!(stage.timeline.pause_lane(stage.shard, &lane("default"), pause, NEVER).await.is_ok());
+    assert!(stage.claim("i.4", 10).await.paused);
 }

@@ -28,8 +28,12 @@ fn names(list: &str) -> Vec<String> {
     let items = items.enumerate().map(|(place, item)| {
         let (number, rest) = item.split_once(' ').unwrap();
         let name = rest.split([' ', ',', ':', '(']).find(|word| !word.is_empty()).unwrap();
-        // Only names of this kind contain a colon.
-        let name = if rest.starts_with("dead:") { rest.split(' ').next().unwrap() } else { name };
+        // Only names of these kinds contain a colon.
+        let name = if rest.starts_with("dead:") || rest.starts_with("pauses:") {
+            rest.split(' ').next().unwrap()
+        } else {
+            name
+        };
         assert_eq!(number.trim_end_matches(".."), (place + 1).to_string(), "in `{list}`");
         if number.ends_with("..") { format!("{name}..") } else { name.to_owned() }
     });

@@ -354,6 +354,35 @@ async fn another_layout_is_refused_with_both() {
 }
 
 #[tokio::test]
+async fn the_first_pause_stores_a_layout_that_older_versions_refuse() {
+    let Some(server) = own_server(&[]) else { return };
+    let config = config(&server.url());
+    let key = punctual::timeline::keys::layout(&config.namespace);
+    let first = RedisTimeline::connect(config.clone()).unwrap();
+    up(&first).await;
+    let stored = || ::redis::cmd("GET").arg(&key).query::<Option<String>>(&mut server.connect()).unwrap();
+    let (lane, soon) = (Lane::default(), || first.clock().now().plus(AT_EASE));
+    let pause = LanePauseRequest::Pause { until: None, about: PauseNote::default() };
+    // A resume changes nothing.
+    first.pause_lane(shard(), &lane, LanePauseRequest::Resume, soon()).await.unwrap();
+    assert_eq!(stored().as_deref(), Some("1 1"));
+    for _ in 0..2 {
+        first.pause_lane(shard(), &lane, pause.clone(), soon()).await.unwrap();
+        assert_eq!(stored().as_deref(), Some("2 1"));
+    }
+    let second = RedisTimeline::connect(config).unwrap();
+    assert_eq!(second.check_layout().await, Ok(()));
+    up(&second).await;
+    // Somebody went back to an older version and upgraded again.
+    ::redis::cmd("SET").arg(&key).arg("1 1").exec(&mut server.connect()).unwrap();
+    second.pause_lane(shard(), &lane, pause.clone(), soon()).await.unwrap();
+    assert_eq!(stored().as_deref(), Some("2 1"));
+    ::redis::cmd("SET").arg(&key).arg("3 1").exec(&mut server.connect()).unwrap();
+    let refused = first.pause_lane(shard(), &lane, pause, soon()).await;
+    assert!(matches!(&refused, Err(TimelineError::Away(_))), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_dropped_timeline_closes_its_connections() {
     let Some(server) = own_server(&[]) else { return };
     let timeline = at_ease(&server).await;

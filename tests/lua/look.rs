@@ -22,9 +22,9 @@ async fn a_glance_shows_heads_leases_and_depth() {
                 depth: Some((3, 2)),
                 overdue: 1,
                 held: Some(at(800)),
-                ..nothing
+                ..nothing.clone()
             },
-            LaneGlance { head: Some(at(5000)), depth: Some((1, 0)), ..nothing },
+            LaneGlance { head: Some(at(5000)), depth: Some((1, 0)), ..nothing.clone() },
             nothing,
         ]
     );

@@ -9,7 +9,7 @@ use punctual::clock::Timestamp;
 use punctual::task::layout::lane_of;
 use punctual::task::{Counts, Lane, Member, Shard};
 use punctual::timeline::memory::{Change, Claim, OccurrenceMark, ReapAt, Twin, Zset};
-use punctual::timeline::{DeadRecord, Token};
+use punctual::timeline::{DeadRecord, LanePause, Token};
 
 /// Reads and edits one namespace. Dropping it removes the keys of its shards. Otherwise `KEYS` would also look at what other
 /// tests have left.
@@ -138,6 +138,7 @@ fn read(twin: &mut Twin, key: &str, value: ::redis::Value) {
         ["dead", "records"] => twin.dead_records = hash(value, |text| Arc::from(text), |bytes| dead_record(&bytes)),
         // What follows from the records is compared once all are read.
         ["dead", "order" | "bytes"] => {}
+        ["pauses", "lanes"] => twin.paused_lanes = hash(value, parse, |bytes| pause(&utf8(&bytes))),
         ["lanes"] => {
             twin.lanes = ::redis::from_redis_value::<Vec<String>>(value).unwrap().iter().map(|n| lane(n)).collect()
         }
@@ -200,6 +201,12 @@ fn mark(text: &str) -> OccurrenceMark {
     let unreadable = count.is_some();
     let count = count.map_or(Some(rest), |count| count.strip_prefix(':'));
     OccurrenceMark { due: time(due), count: count.map(parse), unreadable }
+}
+
+fn pause(text: &str) -> LanePause {
+    let pause = LanePause::unpack(text).unwrap();
+    assert_eq!(pause.pack(), text);
+    pause
 }
 
 fn reap_at(text: &str) -> ReapAt {

@@ -24,6 +24,9 @@ const SUSPECTS_PAUSE: Duration = Duration::from_secs(1);
 /// How often a claimer checks for unreadable occurrences, because a cancel of one sends no wake-up.
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(10);
 
+/// How often a claimer asks whether its lane is still paused, whatever wakes it in the meantime.
+const PAUSED_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The kind of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum ClaimKind {
@@ -59,6 +62,8 @@ pub(in crate::engine) struct NextClaim {
     unreadable: Unreadable,
     /// Number of claims in a row without occurrences.
     idle: u32,
+    /// No claim before this time, because the lane is paused.
+    paused_until: Option<Timestamp>,
 }
 
 /// The state of the lane when a claim begins.
@@ -103,6 +108,9 @@ impl NextClaim {
 
     /// When the next claim is due. `has_returns` is as in [`LaneNow`].
     pub(in crate::engine) fn next_at(&mut self, has_returns: bool, now: Timestamp) -> Option<Timestamp> {
+        if self.paused_until.is_some() {
+            return self.paused_until;
+        }
         if has_returns {
             self.oldest_at.get_or_insert(now.plus(OLDEST_INTERVAL));
         }
@@ -151,6 +159,12 @@ impl NextClaim {
         claimed: &Claimed,
         wait: impl FnOnce(bool) -> bool,
     ) {
+        self.paused_until = claimed.paused.then(|| claimed.now.plus(PAUSED_INTERVAL));
+        if claimed.paused {
+            self.suspects_next = false;
+            wait(false);
+            return;
+        }
         self.idle = if claimed.occurrences.is_empty() { self.idle.saturating_add(1) } else { 0 };
         match kind {
             ClaimKind::Newest => self.newest_next = false,
@@ -277,6 +291,7 @@ mod tests {
         let occurrence = Occurrence { member, due: at(last), record, counts: Counts::default(), crashes: 0 };
         Claimed {
             now: at(now),
+            paused: false,
             occurrences: vec![occurrence],
             head: head.map(at),
             last: Some(place(last)),
@@ -357,6 +372,25 @@ mod tests {
         next_claim.learn(ClaimKind::Ordinary, Some(place(-200)), &end, |_| false);
         assert_eq!(next_claim.next_at(false, at(0)), Some(at(10_000)), "it rests");
         assert_eq!(next_claim.next(usual(at(10_000))), (ClaimKind::Ordinary, None), "and begins anew");
+    }
+
+    #[test]
+    fn a_paused_lane_is_asked_for_once_a_second_whatever_it_is_told() {
+        let mut next_claim = NextClaim::default();
+        next_claim.learn(ClaimKind::Ordinary, None, &Claimed { suspects: 1, ..claimed(0, -100, Some(-50)) }, |_| true);
+        assert!(next_claim.asks_for_suspects());
+        let mut waits = true;
+        next_claim.learn(ClaimKind::Suspects, None, &Claimed::paused(at(1)), |wait| {
+            waits = wait;
+            wait
+        });
+        assert!(!waits && !next_claim.asks_for_suspects(), "another lane may have the permit");
+        next_claim.notified(WakeReasons { due: Some(at(-1)), look: true, from_oldest: true });
+        assert_eq!(next_claim.next_at(true, at(2)), Some(at(1001)));
+        next_claim.learn(ClaimKind::Ordinary, None, &Claimed::paused(at(1001)), |_| false);
+        assert_eq!(next_claim.next_at(false, at(1001)), Some(at(2001)));
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(2001, -100, Some(2050)), |_| false);
+        assert_eq!(next_claim.next_at(false, at(2001)), Some(at(2050)), "it is resumed");
     }
 
     #[test]

@@ -69,6 +69,14 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
             warn!(%lane, %error, "cannot release expired claims; retrying in 1 s");
         }
     }
+    let paused = lanes.iter().zip(&glance.lanes).filter(|(_, seen)| seen.pause.is_some());
+    let paused: BTreeSet<Lane> = paused.map(|((lane, _), _)| lane.clone()).collect();
+    shard.paused.send_if_modified(|former| {
+        *former != paused && {
+            *former = paused;
+            true
+        }
+    });
     learn(context, &glance, unserved);
     *shard.glanced.lock() = Some(tokio::time::Instant::now());
     *shard.glance.lock() = (lanes.into_iter().map(|(lane, _)| lane).collect(), glance);

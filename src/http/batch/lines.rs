@@ -320,6 +320,7 @@ mod tests {
             intake: Intake::new(timeline, BTreeMap::new()),
             engine: Box::new(move || state.clone()),
             failed_attempt: Box::new(|_| None),
+            is_lane_paused: Box::new(|_| false),
             access: crate::http::Access::default(),
             metrics: Arc::new(Metrics::new("0", "i0")),
             limits,
@@ -329,7 +330,7 @@ mod tests {
             blocking: crate::http::BlockingPool::default(),
         };
         let (groups, inbox) = mpsc::channel(1);
-        let caller = Arc::new(Caller::new(crate::http::TokenLimits::default()));
+        let caller = Arc::new(Caller::new(None, crate::http::TokenLimits::default()));
         (LineReader::new(Arc::new(api), caller, groups), inbox)
     }
 

@@ -15,6 +15,7 @@ use utoipa::IntoParams;
 use self::views::{DeadListView, DeadView, DoneView, WholeDeadView, whole_view};
 use super::caller::Caller;
 use super::openapi::enums::ReasonSchema;
+use super::openapi::task::NothingMore;
 use super::openapi::{BODY, TIMELINE};
 use super::problem::Problem;
 use super::server::body;
@@ -170,7 +171,7 @@ pub(super) async fn discard(
         required in both cases; otherwise a page of another site could send the request.",
     tag = "dead",
     params(DeadKey),
-    request_body(content = views::NothingMore, example = json!({})),
+    request_body(content = NothingMore, example = json!({})),
     responses((status = 200, body = DoneView, description = "It is due now.",
         example = json!({"key": "order-1:1795266000000", "result": "requeued"}))),
     extensions(("x-codes" = json!([BODY, TIMELINE, &["full", "too_many_puts", "unknown", "in_flight", "unreadable"]].concat()))),
@@ -183,7 +184,7 @@ pub(super) async fn requeue(
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let body = body::small_json(&parts.headers, body, &api).await?;
-    let mut faults = if body.is_empty() { Vec::new() } else { spec::read_nothing(&body).err().unwrap_or_default() };
+    let mut faults = spec::read_empty(&body).err().unwrap_or_default();
     let key = match key_of(key) {
         Ok(key) if faults.is_empty() => key,
         key => {

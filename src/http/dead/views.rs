@@ -144,12 +144,6 @@ pub(super) struct DiscardedView {
     pub(super) next_cursor: Option<String>,
 }
 
-/// An empty body.
-#[derive(ToSchema)]
-#[schema(as = NothingMore)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NothingMore {}
-
 impl From<DeadSummary> for DeadView {
     fn from(dead: DeadSummary) -> DeadView {
         let due = dead.cursor.key.due;

@@ -92,6 +92,15 @@ pub(in crate::http) enum ReasonSchema {
     TooLate,
 }
 
+/// `unchanged`: it was not paused.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum LaneResult {
+    Paused,
+    Resumed,
+    Unchanged,
+}
+
 /// `requeued`: it is due now. `discarded`: it is deleted.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]

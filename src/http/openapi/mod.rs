@@ -40,7 +40,8 @@ const CODES: &str = "x-codes";
 
 /// What a token is and where it comes from.
 const TOKEN: &str = "A token of the configuration, with the scopes `read` (get tasks, the dead and the state), `write` \
-                     (put and cancel tasks, requeue the dead) or `discard` (discard the dead). It may be limited to \
+                     (put and cancel tasks, requeue the dead), `discard` (discard the dead) or `operate` (pause and \
+                     resume lanes). It may be limited to \
                      lanes, ids and destinations. An instance on loopback may have no tokens; then any caller that \
                      uses an IP address or `localhost` has all scopes.";
 
@@ -57,6 +58,7 @@ const TOKEN: &str = "A token of the configuration, with the scopes `read` (get t
     servers((url = "/", description = "The instance that serves this document.")),
     tags(
         (name = "tasks", description = "What to publish, and when."),
+        (name = "lanes", description = "Named groups of tasks, each with one sink."),
         (name = "dead", description = "Dead occurrences."),
         (name = "instance", description = "The state of the instance."),
     ),

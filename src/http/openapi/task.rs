@@ -59,6 +59,25 @@ pub(in crate::http) struct PreviewSchema {
     count: u32,
 }
 
+/// An empty body.
+#[derive(ToSchema)]
+#[schema(as = NothingMore)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct NothingMore {}
+
+/// Why a lane is paused, and until when.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = LanePauseRequest)]
+pub(in crate::http) struct LanePauseSchema {
+    /// At most 200 characters in one line.
+    #[schema(required = false, max_length = 200)]
+    note: String,
+    /// When the pause ends by itself.
+    #[schema(required = false, format = DateTime)]
+    until: String,
+}
+
 /// Selects dead occurrences, by at least one of `lane`, `reason`, `from` and `to`, or with `"all": true`.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]

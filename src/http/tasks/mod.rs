@@ -133,7 +133,8 @@ pub(super) async fn get(
                 }
                 None => None,
             };
-            match task_view(&id, &record, &held, failed, next, api.intake.clock().now()) {
+            let lane_paused = (api.is_lane_paused)(&record.lane);
+            match task_view(&id, &record, &held, failed, next, lane_paused, api.intake.clock().now()) {
                 Ok(view) => Ok(json(StatusCode::OK, view)),
                 Err(error) => Err(Problem::unreadable(&error)),
             }

@@ -107,6 +107,10 @@ pub(super) struct HeldTaskView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     last_error: Option<String>,
+    /// Whether its lane is paused, so that it waits even when it is due.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    lane_paused: bool,
     /// An instance could not parse its record, because a newer version wrote it or its time zone is unknown. Claims
     /// leave it out until an instance starts that can parse it, or the task is put again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -194,6 +198,7 @@ pub(super) fn task_view(
     held: &StoredTask,
     failed: Option<FailedAttempt>,
     next: Option<Vec<Timestamp>>,
+    lane_paused: bool,
     now: Timestamp,
 ) -> Result<String, serde_json::Error> {
     let counts = record.task.schedule.is_recurring().then(|| CountsView {
@@ -215,6 +220,7 @@ pub(super) fn task_view(
         in_flight: held.in_flight.then(|| crate::task::Key { task: id.clone(), due: held.due }.to_string()),
         attempts: failed.as_ref().map(|failed| failed.attempts),
         last_error: failed.map(|failed| failed.detail),
+        lane_paused,
         unreadable: held.unreadable,
         created: record.created.to_string(),
         updated: record.updated.to_string(),

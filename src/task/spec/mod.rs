@@ -22,6 +22,7 @@
 mod filter;
 mod message;
 mod object;
+mod pause;
 mod preview;
 mod retry;
 mod schedule;
@@ -39,6 +40,7 @@ use crate::clock::Timestamp;
 
 pub use filter::{BulkRequest, Filter, read_bulk, read_filter, read_nothing};
 pub use object::MAX_FAULTS;
+pub use pause::{PauseBody, read_empty, read_pause};
 pub use preview::{Preview, read_preview};
 pub use task_query::{
     CountQuery, TaskQuery, UpcomingQuery, read_count_query, read_next, read_task_query, read_upcoming_query,

@@ -32,6 +32,9 @@ impl Twin {
         if now > request.not_after {
             return Err(TimelineError::Late);
         }
+        if self.pause_of(now, lane).is_some() {
+            return Ok(AnswerWithWakes::quietly(Claimed::paused(now)));
+        }
         let selection = self.select(now, lane, request);
         let end = now.plus(request.lease);
         let mut claimed = self.take(now, lane, &request.token, end, selection, false);
@@ -57,6 +60,9 @@ impl Twin {
     ) -> Result<AnswerWithWakes<Claimed>, TimelineError> {
         if now > request.not_after {
             return Err(TimelineError::Late);
+        }
+        if self.pause_of(now, lane).is_some() {
+            return Ok(AnswerWithWakes::quietly(Claimed::paused(now)));
         }
         let selection = self.select_suspects(now, lane, request);
         let end = now.plus(request.lease);
@@ -195,6 +201,7 @@ impl Twin {
     ) -> Claimed {
         let mut claimed = Claimed {
             now,
+            paused: false,
             occurrences: Vec::new(),
             head: selection.head,
             last: selection.last,

@@ -5,6 +5,7 @@
 
 mod claim;
 mod dead;
+mod pauses;
 mod put;
 mod reap;
 mod scan;
@@ -27,8 +28,9 @@ pub use zset::Zset;
 use super::calls::{Calls, Verb};
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
-    Link, Put, PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled,
-    StoredTask, SuspectsRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
+    LanePauseAnswer, LanePauseRequest, Link, Put, PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest,
+    Scanned, Settle, Settled, StoredTask, SuspectsRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest,
+    Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
@@ -278,6 +280,17 @@ impl Timeline for MemoryTimeline {
     async fn count(&self, shard: Shard, lane: &Lane, request: CountRequest) -> Result<LaneCounts, TimelineError> {
         self.step(Verb::Count, shard, None, |twin, now| Ok(AnswerWithWakes::quietly(twin.count(now, lane, &request))))
             .await
+    }
+
+    async fn pause_lane(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        request: LanePauseRequest,
+        not_after: Timestamp,
+    ) -> Result<LanePauseAnswer, TimelineError> {
+        let step = |twin: &mut Twin, now| twin.pause_lane(now, lane, &request, not_after);
+        self.step(Verb::PauseLane, shard, Some(not_after), step).await
     }
 
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {

@@ -44,7 +44,7 @@ impl Twin {
         if !self.leases.contains_key(lane) {
             self.claims.remove(lane);
         }
-        if !request.served && self.is_empty_lane(lane) {
+        if !request.served && self.is_empty_lane(lane) && self.pause_of(now, lane).is_none() {
             self.lanes.remove(lane);
             self.reap_at.remove(lane);
             if self.tasks.is_empty() {
@@ -133,6 +133,10 @@ impl Twin {
     }
 
     fn glance_lane(&mut self, now: Timestamp, lane: &Lane, served: bool, request: &GlanceRequest) -> LaneGlance {
+        if self.pause_of(now, lane).is_none() {
+            self.paused_lanes.remove(lane);
+        }
+        let pause = self.paused_lanes.get(lane).cloned();
         let leases = self.leases.get(lane);
         let first_lease = leases.and_then(|leases| leases.first()).map(|(end, _)| Timestamp::from_millis(end));
         let last_lease = leases.and_then(|leases| leases.last()).map(|(end, _)| Timestamp::from_millis(end));
@@ -144,7 +148,8 @@ impl Twin {
         let limit = now.plus(request.lease);
         let length =
             leases.and_then(|leases| leases.last()).and_then(|(_, token)| token.lease()).unwrap_or(request.lease);
-        let forgotten = !served && self.is_empty_lane(lane);
+        // A paused lane stays known: another instance may serve it.
+        let forgotten = !served && self.is_empty_lane(lane) && pause.is_none();
         let outlived = self.dead.first().is_some_and(|(at, _)| at <= now.minus(request.dead_keep).as_millis());
         let work = first_lease.is_some_and(|end| end <= now)
             || last_lease.is_some_and(|end| end > now.plus(length))
@@ -179,6 +184,7 @@ impl Twin {
             depth: counts.as_ref().map(|counts| (counts.waiting, counts.in_flight)),
             held,
             overdue: counts.map_or(0, |counts| counts.overdue),
+            pause,
         }
     }
 }

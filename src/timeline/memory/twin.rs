@@ -3,7 +3,7 @@
 //! A [`Twin`] stores the same data as the keys of a shard in Redis, under the same names. Its verbs take the time and
 //! return what the scripts reply, so that a test can compare the two, or try every order of steps on copies. The verbs
 //! are in `put.rs` (put, cancel, get), `claim.rs` (claim, claim_suspects), `settle.rs` (settle, extend), `reap.rs`
-//! (reap, glance), `scan.rs` and `dead.rs` (requeue, discard, browse, show).
+//! (reap, glance), `scan.rs` (scan, upcoming, count), `pauses.rs` (pause_lane) and `dead.rs` (requeue, discard, browse, show).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::zset::Zset;
 use crate::clock::Timestamp;
 use crate::task::layout::lane_of;
 use crate::task::{Counts, Lane, Member};
-use crate::timeline::{DeadRecord, Token};
+use crate::timeline::{DeadRecord, LanePause, Token};
 
 /// The state of one shard.
 ///
@@ -45,6 +45,8 @@ pub struct Twin {
     pub largest: usize,
     /// By lane: the time of the next reap.
     pub reap_at: BTreeMap<Lane, ReapAt>,
+    /// Paused lanes.
+    pub paused_lanes: BTreeMap<Lane, LanePause>,
 }
 
 /// The occurrences of a claim.

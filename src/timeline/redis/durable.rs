@@ -4,7 +4,7 @@
 //! second connection for them, to the same Redis process ([`wait_connection`](super::wait_connection)). It is made before
 //! the first write.
 //!
-//! Puts, cancels, requeues and discards are answered only after this confirmation.
+//! Puts, cancels, requeues, discards and pauses are answered only after this confirmation.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::server::Advice;
 use super::session::{CallError, Session, detail};
 use super::wait_connection::{TWO_SERVERS, server_process};
 use crate::clock::Timestamp;
-use crate::timeline::{CancelAnswer, PutAnswer, PutResult, RequeueAnswer, TimelineError};
+use crate::timeline::{CancelAnswer, LanePauseAnswer, PutAnswer, PutResult, RequeueAnswer, TimelineError};
 
 /// Upper bound of one wait.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(3600);
@@ -27,7 +27,7 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(3600);
 const PROOF_TIMEOUT: Duration = Duration::from_secs(3);
 
 string_enum! {
-    /// Where a put, cancel, requeue or discard must have been written before it is answered.
+    /// Where a put, cancel, requeue, discard or pause must have been written before it is answered.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum Durability {
         /// In the memory of Redis. How much a crash loses depends on the persistence of Redis.
@@ -181,6 +181,12 @@ impl DurableAnswer for RequeueAnswer {
             RequeueAnswer::InFlight | RequeueAnswer::Unreadable => None,
             RequeueAnswer::Unknown => Some(UNCONFIRMED_ABSENCE),
         }
+    }
+}
+
+impl DurableAnswer for LanePauseAnswer {
+    fn unsure(&self) -> Option<&'static str> {
+        Some(UNCONFIRMED)
     }
 }
 

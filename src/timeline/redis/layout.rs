@@ -15,7 +15,7 @@ use super::session::Session;
 use crate::task::{Lane, Namespace, Shard};
 use crate::timeline::calls::Calls;
 use crate::timeline::keys::{self, Keys};
-use crate::timeline::{Glance, GlanceRequest};
+use crate::timeline::{Glance, GlanceRequest, TimelineError};
 
 /// How often the stored layout is read, because somebody may empty Redis or restore an old backup. Together with the
 /// glances this stays within the budget of the bench `idle`.
@@ -79,7 +79,7 @@ pub(super) struct Layout {
     address: String,
     namespace: Namespace,
     key: String,
-    wanted: String,
+    shards: u16,
     /// The key of each shard's `tasks` hash.
     tasks: Vec<String>,
     last_known: Arc<LastKnown>,
@@ -100,7 +100,7 @@ impl Layout {
         Layout {
             address: address.to_owned(),
             key: keys::layout(namespace),
-            wanted: keys::layout_value(shards),
+            shards,
             namespace: namespace.clone(),
             tasks: keys.iter().map(Keys::tasks).collect(),
             last_known,
@@ -121,15 +121,15 @@ impl Layout {
                 self.report_lost();
             }
             // SET is sent only if needed: a full Redis would refuse it although the layout is stored.
-            self.ask(session, redis::cmd("SET").arg(&self.key).arg(&self.wanted).arg("NX")).await?;
+            self.ask(session, redis::cmd("SET").arg(&self.key).arg(keys::layout_value(self.shards)).arg("NX")).await?;
             found = self.ask(session, &get).await?;
         }
         let found = match found {
             Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             other => format!("{other:?}"),
         };
-        if found != self.wanted {
-            let wanted = self.wanted.clone();
+        if !keys::is_own_layout(&found, self.shards) {
+            let wanted = keys::layout_value(self.shards);
             return Ok(Err(RedisError::Layout { namespace: self.namespace.clone(), found, wanted }));
         }
         if !is_missing {
@@ -139,6 +139,26 @@ impl Layout {
             self.report_found(session, is_missing).await?;
         }
         Ok(Ok(()))
+    }
+
+    /// Stores the layout of a timeline with pauses, before the first pause. From then on, versions of punctual that would
+    /// publish what is paused refuse this Redis.
+    ///
+    /// # Errors
+    /// Nothing was paused: Redis did not answer, or it has lost its layout and this instance has not noticed yet.
+    pub(super) async fn allow_pauses(&self, session: &Session) -> Result<(), TimelineError> {
+        let (before, after) = (keys::layout_value(self.shards), keys::layout_value_with_pauses(self.shards));
+        let found = self.ask(session, redis::cmd("GET").arg(&self.key)).await.map_err(TimelineError::Away)?;
+        if found == Value::BulkString(after.clone().into_bytes()) {
+            return Ok(());
+        }
+        if found != Value::BulkString(before.into_bytes()) {
+            return Err(TimelineError::Away("its layout is not the one of this instance".to_owned()));
+        }
+        self.ask(session, redis::cmd("SET").arg(&self.key).arg(after).arg("XX"))
+            .await
+            .map(drop)
+            .map_err(TimelineError::Away)
     }
 
     /// Reads the stored layout again and again, and stores it if it is missing. Returns once another one is stored.

@@ -117,7 +117,7 @@ pub(super) struct Connector {
     /// The URL for logs, without user and password.
     address: String,
     namespace: Namespace,
-    layout: Layout,
+    pub(super) layout: Layout,
     /// One key that never exists for each slot of the timeline.
     slots: Vec<String>,
     strict: bool,

@@ -12,6 +12,7 @@ mod durable;
 mod expiry;
 mod layout;
 mod link;
+mod pauses;
 mod put;
 mod reply;
 mod request;
@@ -34,12 +35,14 @@ use punctual_sinks::{Password, RedisAccess, Tls};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{broadcast, watch};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use self::call::Time;
 use self::dead::{Discard, Requeue, Show};
 pub use self::durable::Durability;
-use self::layout::LastKnown;
+use self::layout::{LastKnown, Layout};
 use self::link::{Connector, LinkState};
+use self::pauses::PauseLane;
 pub use self::server::{Advice, ServerCheck, ServerCheckError, ServerState, check_server};
 use self::settle::SettleCall;
 use self::verbs::{Cancel, Extend, Get};
@@ -47,8 +50,9 @@ use super::calls::{Calls, Verb};
 use super::keys::Keys;
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
-    Link, MAX_BATCH, Put, PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest, Scanned, Settle,
-    Settled, StoredTask, SuspectsRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
+    LanePauseAnswer, LanePauseRequest, Link, MAX_BATCH, Put, PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer,
+    ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest, Timeline, TimelineError, Token, Upcoming,
+    UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::metrics::Metrics;
@@ -180,6 +184,7 @@ pub struct RedisTimeline {
     lanes: Mutex<Vec<Lane>>,
     calls: Arc<Calls>,
     last_known: Arc<LastKnown>,
+    layout: Layout,
 }
 
 impl RedisTimeline {
@@ -199,6 +204,7 @@ impl RedisTimeline {
         let last_known = Arc::new(LastKnown::default());
         let connector =
             Connector::new(access, &config, &keys, time.clone(), Arc::clone(&last_known), Arc::clone(&calls));
+        let layout = connector.layout.clone();
         let link_state = Arc::new(LinkState::new());
         let link_task = tokio::spawn(link::keep(connector, link_state.clone())).abort_handle();
         Ok(Arc::new(RedisTimeline {
@@ -213,6 +219,7 @@ impl RedisTimeline {
             lanes: Mutex::new(vec![Lane::default()]),
             calls,
             last_known,
+            layout,
         }))
     }
 
@@ -449,6 +456,24 @@ impl Timeline for RedisTimeline {
 
     async fn count(&self, shard: Shard, lane: &Lane, request: CountRequest) -> Result<LaneCounts, TimelineError> {
         self.calls.count(Verb::Count, self.run(shard, from_ref(lane), &request)).await
+    }
+
+    async fn pause_lane(
+        &self,
+        shard: Shard,
+        lane: &Lane,
+        request: LanePauseRequest,
+        not_after: Timestamp,
+    ) -> Result<LanePauseAnswer, TimelineError> {
+        let paused = async {
+            if matches!(request, LanePauseRequest::Pause { .. }) {
+                let session = self.link_state.session_by(Instant::now() + self.response_timeout).await;
+                self.layout.allow_pauses(&session.map_err(TimelineError::Away)?).await?;
+            }
+            let call = PauseLane { request: &request, not_after };
+            self.durably(not_after, self.run(shard, from_ref(lane), &call)).await
+        };
+        self.calls.count(Verb::PauseLane, paused).await
     }
 
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError> {

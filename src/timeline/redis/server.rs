@@ -106,13 +106,12 @@ pub async fn check_server(config: &RedisConfig) -> Result<ServerCheck, ServerChe
     // refuses it nevertheless.
     ask(redis::cmd("SET").arg(keys::nothing(&config.namespace)).arg("").arg("XX")).await.map_err(away)?;
     let found = ask(redis::cmd("GET").arg(keys::layout(&config.namespace))).await.map_err(away)?;
-    let wanted = keys::layout_value(config.shards);
     let begun = match found {
         Value::Nil => false,
         found => {
             let found = redis::from_redis_value(found).unwrap_or_else(|_| "something else".to_owned());
-            if found != wanted {
-                let namespace = config.namespace.clone();
+            if !keys::is_own_layout(&found, config.shards) {
+                let (namespace, wanted) = (config.namespace.clone(), keys::layout_value(config.shards));
                 return Err(ServerCheckError::Redis(RedisError::Layout { namespace, found, wanted }));
             }
             true

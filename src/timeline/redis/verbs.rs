@@ -10,8 +10,8 @@ use crate::task::{Counts, Lane, TaskId, layout};
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{self, Code, Script};
 use crate::timeline::{
-    CancelAnswer, ClaimRequest, Claimed, DuePosition, Glance, GlanceRequest, LaneGlance, MAX_BATCH, MAX_CLAIM_BYTES,
-    Occurrence, ReapRequest, Reaped, StoredTask, SuspectsRequest, TimelineError, Token,
+    CancelAnswer, ClaimRequest, Claimed, DuePosition, Glance, GlanceRequest, LaneGlance, LanePause, MAX_BATCH,
+    MAX_CLAIM_BYTES, Occurrence, ReapRequest, Reaped, StoredTask, SuspectsRequest, TimelineError, Token,
 };
 
 /// Reads one task.
@@ -113,7 +113,7 @@ impl Request for SuspectsRequest {
         Some(self.not_after)
     }
 
-    fn encode(&self, call: &mut Call, _: &Keys, _: &[Lane]) {
+    fn encode(&self, call: &mut Call, _: &Keys, lanes: &[Lane]) {
         call.time("not_after", self.not_after)
             .arg("token", &self.token.0)
             .millis("lease", self.lease)
@@ -121,6 +121,7 @@ impl Request for SuspectsRequest {
             .arg("max_bytes", self.max_bytes.min(MAX_CLAIM_BYTES))
             .flag("unreadable", self.unreadable);
         position(call, self.after.as_ref());
+        call.arg("lane", lane(lanes));
     }
 
     fn decode(&self, reply: Reply) -> Result<Claimed, TimelineError> {
@@ -239,6 +240,9 @@ pub(super) fn position(call: &mut Call, position: Option<&DuePosition>) {
 /// Parses the reply of a claim, which has one list per field.
 fn claimed(mut reply: Reply) -> Result<Claimed, TimelineError> {
     let now = Timestamp::from_millis(reply.micros.div_euclid(1000));
+    if reply.code == Code::Paused {
+        return Ok(Claimed::paused(now));
+    }
     let fields = reply.fields();
     let head = fields.optional_time()?;
     let (due, member) = (fields.optional_time()?, fields.optional_text()?);
@@ -264,7 +268,7 @@ fn claimed(mut reply: Reply) -> Result<Claimed, TimelineError> {
     if members.next().is_some() || occurrences.len() != number || counts.left() > 0 {
         return Err(broken("`claim` answered columns of different lengths"));
     }
-    Ok(Claimed { now, occurrences, head, last, suspects, unreadable, removed })
+    Ok(Claimed { now, paused: false, occurrences, head, last, suspects, unreadable, removed })
 }
 
 fn lane_glance(reply: &mut Reply, depth: bool) -> Result<LaneGlance, TimelineError> {
@@ -278,5 +282,6 @@ fn lane_glance(reply: &mut Reply, depth: bool) -> Result<LaneGlance, TimelineErr
         depth: Some((fields.count()?, fields.count()?)).filter(|_| depth),
         held: fields.optional_time()?,
         overdue: fields.count()?,
+        pause: fields.optional_text()?.as_deref().and_then(LanePause::unpack),
     })
 }

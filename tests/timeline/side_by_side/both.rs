@@ -9,7 +9,9 @@ use punctual::clock::{Clock, ManualClock, Timestamp};
 use punctual::task::{Key, Lane, Member, Record, Shard, TaskId, When};
 use punctual::timeline::memory::{MemoryTimeline, OccurrenceMark, Twin};
 use punctual::timeline::redis::RedisTimeline;
-use punctual::timeline::{Claimed, GlanceRequest, Put, PutMode, ReapRequest, Timeline, Token, Wake};
+use punctual::timeline::{
+    Claimed, GlanceRequest, LanePauseRequest, PauseNote, Put, PutMode, ReapRequest, Timeline, Token, Wake,
+};
 
 use super::super::raw::Raw;
 use super::super::shared::connect;
@@ -236,6 +238,20 @@ impl Both {
                 shard
             }
             Step::Browse { .. } => self.browse(step).await?,
+            Step::List { .. } => self.list(step).await?,
+            Step::PauseLane { id, lane, pause, late } => {
+                let (shard, lane, not_after) = (self.id(*id).1, Both::lane(*lane), self.not_after(*late));
+                let until = |span: i64| Timestamp::from_millis(self.clock.now().as_millis() + span);
+                let about = PauseNote { by: (*late).then(|| "ops".to_owned()), note: format!("of {lane}") };
+                let request = match pause {
+                    Some(span) => LanePauseRequest::Pause { until: span.map(until), about },
+                    None => LanePauseRequest::Resume,
+                };
+                let answer =
+                    both!(self, step, |timeline| timeline.pause_lane(shard, &lane, request.clone(), not_after));
+                self.tally.pause_lane(&answer);
+                shard
+            }
             Step::Show { key } if !self.keys.is_empty() => {
                 let key = self.dead_or_any(*key);
                 let shard = Shard::of(&key.task, self.shards);

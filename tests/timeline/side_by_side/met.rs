@@ -1,5 +1,7 @@
 //! Which rules a call met.
 
+use std::collections::BTreeSet;
+
 use punctual::clock::Timestamp;
 use punctual::task::{Lane, Member};
 use punctual::timeline::memory::{Change, OccurrenceMark, Twin};
@@ -86,11 +88,12 @@ impl Tally {
 
     pub(super) fn claim(&mut self, before: &Twin, request: &ClaimRequest, claimed: &Result<Claimed, TimelineError>) {
         let Ok(claimed) = claimed else { return self.met("claim: late", true) };
+        self.met("claim: the lane is paused", claimed.paused);
         let taken = &claimed.occurrences;
         let bytes: usize = taken.iter().map(|one| one.record.len()).sum();
         let more = claimed.head.is_some_and(|head| head <= claimed.now);
         self.met("claim: takes in order of due", taken.len() > 1);
-        self.met("claim: nothing is due", taken.is_empty());
+        self.met("claim: nothing is due", taken.is_empty() && !claimed.paused);
         self.met("claim: leaves due ones behind", more && !taken.is_empty());
         self.met("claim: leaves suspects out", claimed.suspects > 0);
         self.met("claim: leaves out what cannot be read", claimed.unreadable > 0);
@@ -109,13 +112,14 @@ impl Tally {
 
     pub(super) fn claim_suspects(&mut self, request: &SuspectsRequest, claimed: &Result<Claimed, TimelineError>) {
         let Ok(claimed) = claimed else { return self.met("claim_suspects: late", true) };
+        self.met("claim_suspects: the lane is paused", claimed.paused);
         let taken = claimed.occurrences.len();
         self.met("claim_suspects: one alone", taken == 1 && !request.unreadable);
         self.met("claim_suspects: several together", taken > 1 && !request.unreadable);
         self.met("claim_suspects: leaves suspects behind", taken > 0 && claimed.suspects > 0);
         self.met("claim_suspects: behind a place", taken > 0 && request.after.is_some());
         self.met("claim_suspects: what cannot be read", taken > 0 && request.unreadable);
-        self.met("claim_suspects: nothing", taken == 0);
+        self.met("claim_suspects: nothing", taken == 0 && !claimed.paused);
     }
 
     pub(super) fn settle(
@@ -211,6 +215,9 @@ impl Tally {
         self.met("reap: frees what is stranded", reaped.stranded > 0);
         self.met("reap: drops old dead", reaped.dropped > 0);
         self.met("reap: an empty lane leaves", before.lanes.contains(lane) && !after.lanes.contains(lane));
+        let empty = !before.due.contains_key(lane) && !before.leases.contains_key(lane);
+        let stays = empty && !request.served && after.lanes.contains(lane) && after.paused_lanes.contains_key(lane);
+        self.met("reap: an empty lane stays, for it is paused", stays);
         let flew = |member: &Member| before.score_in(lane, member).is_some_and(|score| score < 0);
         let came_back = |member: &Member| flew(member) && after.score_in(lane, member).is_some_and(|score| score > 0);
         for (member, mark) in after.crashes.iter().filter(|(member, _)| came_back(member)) {
@@ -233,6 +240,9 @@ impl Tally {
     ) {
         let Ok(glance) = glance else { return };
         for ((lane, served), seen) in request.lanes.iter().zip(&glance.lanes) {
+            let ended = before.paused_lanes.contains_key(lane) && seen.pause.is_none();
+            self.met("glance: removes a pause that has ended", ended);
+            self.met("glance: the lane is paused", seen.pause.is_some());
             if !served && !before.lanes.contains(lane) {
                 self.met("glance: nobody knows the lane", true);
                 continue;
@@ -252,6 +262,34 @@ impl Tally {
             };
             self.met(rule, true);
         }
+    }
+
+    pub(super) fn pause_lane(&mut self, answer: &Result<LanePauseAnswer, TimelineError>) {
+        let Ok(answer) = answer else { return self.met("pause_lane: late", true) };
+        self.met("pause_lane: something is in flight", answer.in_flight > 0);
+        match answer.result {
+            LanePauseResult::Paused => self.met("pause_lane: paused", true),
+            LanePauseResult::Resumed => self.met("pause_lane: resumed", true),
+            LanePauseResult::Unchanged => self.met("pause_lane: unchanged", true),
+        }
+    }
+
+    pub(super) fn list(
+        &mut self,
+        filter: &TaskFilter,
+        scanned: &Result<BTreeSet<ScannedTask>, TimelineError>,
+        upcoming: &Result<Upcoming, TimelineError>,
+        counted: &Result<LaneCounts, TimelineError>,
+    ) {
+        let (Ok(scanned), Ok(upcoming), Ok(counted)) = (scanned, upcoming, counted) else { return };
+        let some = !scanned.is_empty();
+        self.met("scan: by status", some && filter.status.is_some());
+        self.met("scan: by a part of the id", some && !(filter.prefix.is_empty() && filter.contains.is_empty()));
+        self.met("scan: by due", some && (filter.due_from.is_some() || filter.due_to.is_some()));
+        self.met("upcoming: some", !upcoming.tasks.is_empty());
+        self.met("upcoming: leaves others behind", upcoming.last.is_some());
+        self.met("count: overdue and in flight", counted.overdue > 0 && counted.in_flight > 0);
+        self.met("count: in a window", counted.windows.iter().any(|window| *window > 0));
     }
 
     pub(super) fn requeue(&mut self, before: &Twin, member: &Member, answer: &Result<RequeueAnswer, TimelineError>) {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(super) const OFTEN_ENOUGH: u32 = 50;
 
 /// All rules, by verb.
-const RULES: [&str; 105] = [
+const RULES: [&str; 122] = [
     "put: created",
     "put: created anew while the cancelled one is in flight, which is named",
     "put: replaced",
@@ -51,6 +51,7 @@ const RULES: [&str; 105] = [
     "claim: tells counts",
     "claim: takes a requeued one",
     "claim: more than 250 at once",
+    "claim: the lane is paused",
     "claim: late",
     "claim_suspects: one alone",
     "claim_suspects: several together",
@@ -58,6 +59,7 @@ const RULES: [&str; 105] = [
     "claim_suspects: behind a place",
     "claim_suspects: what cannot be read",
     "claim_suspects: nothing",
+    "claim_suspects: the lane is paused",
     "claim_suspects: late",
     "settle: lost",
     "settle: all of a whole claim",
@@ -95,6 +97,7 @@ const RULES: [&str; 105] = [
     "reap: cuts a lease whose token does not say",
     "reap: frees what is stranded",
     "reap: an empty lane leaves",
+    "reap: an empty lane stays, for it is paused",
     "reap: drops old dead",
     "reap: late",
     "glance: has come, there is work",
@@ -106,6 +109,8 @@ const RULES: [&str; 105] = [
     "glance: put off, and somebody looks often",
     "glance: stays",
     "glance: nobody knows the lane",
+    "glance: the lane is paused",
+    "glance: removes a pause that has ended",
     "requeue: requeued",
     "requeue: in_flight, it was requeued",
     "requeue: in_flight, its task has that due",
@@ -115,6 +120,18 @@ const RULES: [&str; 105] = [
     "discard: unknown",
     "browse: leaves others behind",
     "show: shown",
+    "scan: by status",
+    "scan: by a part of the id",
+    "scan: by due",
+    "upcoming: some",
+    "upcoming: leaves others behind",
+    "count: overdue and in flight",
+    "count: in a window",
+    "pause_lane: paused",
+    "pause_lane: resumed",
+    "pause_lane: unchanged",
+    "pause_lane: something is in flight",
+    "pause_lane: late",
 ];
 
 /// How often each rule was met.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use punctual::clock::Timestamp;
-use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
+use punctual::timeline::{DeadCap, PutMode, RestOfClaim, TaskStatus};
 
 /// One verb, with small numbers for its arguments.
 #[derive(Clone, Debug)]
@@ -85,6 +85,24 @@ pub(crate) enum Step {
     },
     Show {
         key: Index,
+    },
+    /// Pauses a lane, without end or for this long, or resumes it.
+    PauseLane {
+        id: usize,
+        lane: usize,
+        pause: Option<Option<i64>>,
+        late: bool,
+    },
+    /// All lists of a lane.
+    List {
+        id: usize,
+        lane: usize,
+        status: Option<TaskStatus>,
+        prefix: &'static str,
+        text: &'static str,
+        from: Option<i64>,
+        to: Option<i64>,
+        max: usize,
     },
     Advance(i64),
     /// No verb does this: deletes the leases of a lane.
@@ -228,6 +246,19 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     // A record has some 60 bytes and more.
     let bytes = select(vec![1, 150, 1 << 40]);
     let caps = (select(vec![1, 2, 100]), bytes).prop_map(|(entries, bytes)| DeadCap { entries, bytes });
+    // Mostly short, because nothing else happens in a paused lane.
+    let pause = prop::option::weighted(0.4, prop::option::weighted(0.9, select(vec![1, 900, 5000])));
+    let status = select(vec![None, Some(TaskStatus::Scheduled), Some(TaskStatus::Overdue), Some(TaskStatus::InFlight)]);
+    let list = (
+        id(),
+        lane(),
+        status,
+        select(vec!["", "", "x", "y", "many"]),
+        select(vec!["", "", ":1", "."]),
+        time(),
+        time(),
+        select(vec![1, 2, 256]),
+    );
     prop_oneof![
         8 => (puts, mode, late()).prop_map(|(puts, mode, late)| Step::Put { puts, mode, late }),
         1 => many.prop_map(|(id, due, spread, count)| Step::Many { id, due, spread, count }),
@@ -249,6 +280,10 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
             Step::Browse { id, after, from, to, lane, prefix, reason, max, whole }
         }),
         1 => any::<Index>().prop_map(|key| Step::Show { key }),
+        1 => (id(), lane(), pause, late()).prop_map(|(id, lane, pause, late)| Step::PauseLane { id, lane, pause, late }),
+        3 => list.prop_map(|(id, lane, status, prefix, text, from, to, max)| {
+            Step::List { id, lane, status, prefix, text, from, to, max }
+        }),
         5 => span.prop_map(Step::Advance),
         1 => (id(), lane()).prop_map(|(id, lane)| Step::Strand { id, lane }),
         1 => (id(), prop::option::of(0..4_u32), any::<bool>())

@@ -1,13 +1,15 @@
-//! The verbs with the most choices: claim, settle, browse.
+//! The verbs with the most choices: claim, settle, browse, and the lists.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proptest::test_runner::TestCaseError;
 use punctual::clock::{Clock, Timestamp};
-use punctual::task::{Counts, Member, Shard};
+use punctual::task::{Counts, Lane, Member, Shard};
 use punctual::timeline::{
-    BrowseRequest, ClaimRequest, DeadCursor, DeadFilter, DeadRecord, DuePosition, Settle, Settlement, SuspectsRequest,
-    Timeline, Token, Verdict,
+    BrowseRequest, ClaimRequest, CountRequest, DeadCursor, DeadFilter, DeadRecord, DuePosition, ScanRequest,
+    ScannedTask, Settle, Settlement, SuspectsRequest, TaskFilter, Timeline, TimelineError, Token, UpcomingRequest,
+    Verdict,
 };
 
 use super::super::stage::{LEASE, at};
@@ -128,5 +130,46 @@ impl Both {
         let browsed = both!(self, step, |timeline| timeline.browse(shard, request.clone()));
         self.tally.browse(&browsed);
         Ok(shard)
+    }
+
+    /// Lists, and counts, the tasks of a lane. A list without an order is compared as a set.
+    pub(super) async fn list(&mut self, step: &Step) -> Result<Shard, TestCaseError> {
+        let Step::List { id, lane, status, prefix, text, from, to, max } = step else { unreachable!() };
+        let (shard, lane) = (self.id(*id).1, Both::lane(*lane));
+        let filter = TaskFilter {
+            status: *status,
+            prefix: (*prefix).to_owned(),
+            contains: (*text).to_owned(),
+            due_from: from.map(at),
+            due_to: to.map(at),
+        };
+        let scanned = both!(self, step, |timeline| all(timeline.as_ref(), shard, &lane, &filter));
+        let after = DuePosition { due: from.map_or(Timestamp::MIN_DUE, at), member: None };
+        let request = UpcomingRequest { after, max: *max, prefix: (*prefix).to_owned() };
+        let upcoming = both!(self, step, |timeline| timeline.upcoming(shard, &lane, request.clone()));
+        let borders = vec![at(-5), at(0), at(3), at(15_000)];
+        let request = CountRequest { borders };
+        let counted = both!(self, step, |timeline| timeline.count(shard, &lane, request.clone()));
+        self.tally.list(&filter, &scanned, &upcoming, &counted);
+        Ok(shard)
+    }
+}
+
+/// All tasks that a scan finds, sorted.
+async fn all(
+    timeline: &dyn Timeline,
+    shard: Shard,
+    lane: &Lane,
+    filter: &TaskFilter,
+) -> Result<BTreeSet<ScannedTask>, TimelineError> {
+    let (mut tasks, mut cursor) = (BTreeSet::new(), 0);
+    loop {
+        let request = ScanRequest { filter: filter.clone(), cursor, count: 100 };
+        let scanned = timeline.scan(shard, lane, request).await?;
+        tasks.extend(scanned.tasks);
+        cursor = scanned.cursor;
+        if cursor == 0 {
+            return Ok(tasks);
+        }
     }
 }

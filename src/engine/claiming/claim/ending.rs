@@ -30,7 +30,7 @@ impl ClaimState {
         self.return_those(|stage| !matches!(stage, FlightStage::Decided { .. }));
     }
 
-    /// The engine stops: returns the occurrences that wait for a retry, and waits for the messages under way.
+    /// The engine stops, or the lane is paused: returns the occurrences that wait for a retry, and waits for the messages under way.
     pub(super) fn stop(&mut self) {
         self.ending = true;
         self.return_those(|stage| stage == FlightStage::Waiting);

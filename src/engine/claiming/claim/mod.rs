@@ -47,7 +47,7 @@ enum ClaimEvent {
     Settled(Option<Settled>),
     /// The sink's breaker opened.
     SinkUnavailable,
-    /// The engine starts no publishes any more.
+    /// The engine starts no publishes any more, or the lane is paused.
     Stopping,
     /// The engine waits for no answers any more.
     Deadline,
@@ -86,7 +86,8 @@ impl ClaimState {
     }
 
     async fn next(&mut self) -> ClaimEvent {
-        let (context, sink) = (Arc::clone(&self.claim.context), Arc::clone(&self.claim.lane.sink));
+        let (context, shard, lane) = (&self.claim.context, &self.claim.shard, &self.claim.lane);
+        let (context, shard, lane) = (Arc::clone(context), Arc::clone(shard), Arc::clone(lane));
         // While the last settle is under way, its answer tells whether the claim was lost.
         let last = self.verdicts.is_settling() && self.open == 0;
         tokio::select! {
@@ -102,9 +103,10 @@ impl ClaimState {
                 VerdictsEvent::Settled(settled) => ClaimEvent::Settled(settled),
                 VerdictsEvent::SettleDue => ClaimEvent::SettleDue,
             },
-            () = sink.breaker.opened(), if !self.ending => ClaimEvent::SinkUnavailable,
+            () = lane.sink.breaker.opened(), if !self.ending => ClaimEvent::SinkUnavailable,
             () = context.deadline.cancelled(), if self.open > 0 => ClaimEvent::Deadline,
             () = context.stopping.cancelled(), if !self.ending => ClaimEvent::Stopping,
+            () = shard.lane_paused(&lane.lane), if !self.ending => ClaimEvent::Stopping,
         }
     }
 

@@ -190,3 +190,45 @@ pub(super) fn claims_from_both_ends(about: StoryArguments) -> Vec<Step> {
     steps.extend([Step::Claim { id, lane, max, max_bytes, kind, after, lease: 15_000, late: false }, return_all()]);
     steps
 }
+
+/// A lane is paused while occurrences wait and are in flight, then resumed.
+pub(super) fn paused_lane(about: StoryArguments) -> Vec<Step> {
+    let (id, lane) = (about.id, about.lane);
+    let pause = |pause, late| Step::PauseLane { id, lane, pause, late };
+    let until = about.flag.then_some(900);
+    let mut steps = vec![
+        put(id, Due::Start(-5), about.body, lane),
+        claim(&about, Kind::Ordinary, 1),
+        pause(Some(until), false),
+        put(about.other, Due::Now(0), Body::At("b"), lane),
+        claim(&about, Kind::Ordinary, 400),
+        claim(&about, Kind::Suspects, 64),
+        glance(&about, true),
+        settle(vec![StepVerdict::Back(true)], RestOfClaim::Back, false),
+        pause(Some(None), true),
+    ];
+    if until.is_some() {
+        steps.extend([Step::Advance(900), glance(&about, true)]);
+    }
+    steps.extend([pause(None, false), claim(&about, Kind::Ordinary, 400)]);
+    steps
+}
+
+/// An empty lane that is not served is not forgotten while it is paused.
+pub(super) fn paused_empty_lane(about: StoryArguments) -> Vec<Step> {
+    let (id, lane) = (about.id, about.lane);
+    let pause = |pause| Step::PauseLane { id, lane, pause, late: false };
+    let not_served = Step::Reap { id, lane, served: false, late: false };
+    vec![
+        put(id, Due::Now(1000), about.body, lane),
+        Step::Cancel { id, late: false },
+        Step::Advance(15_000),
+        reap(&about),
+        claim(&about, Kind::Ordinary, 400),
+        settle(vec![StepVerdict::Finished; 5], RestOfClaim::Back, false),
+        pause(Some(None)),
+        not_served.clone(),
+        pause(None),
+        not_served,
+    ]
+}

@@ -8,11 +8,11 @@ use proptest::sample::{Index, select};
 use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
 
 use self::instances::{
-    claims_from_both_ends, clock_steps, in_parts, lane_no_longer_served, late_glances, lost_record, stranded, suspects,
-    too_late, too_old, unreadable,
+    claims_from_both_ends, clock_steps, in_parts, lane_no_longer_served, late_glances, lost_record, paused_empty_lane,
+    paused_lane, stranded, suspects, too_late, too_old, unreadable,
 };
 use self::users::{
-    browsed, cancelled_in_flight, counted, died_twice, discarded, handed_out, in_flight, many, requeued, reset,
+    browsed, cancelled_in_flight, counted, died_twice, discarded, handed_out, in_flight, listed, many, requeued, reset,
 };
 use super::steps::{Body, Due, Kind, Order, Step, StepVerdict, any_body, any_id, any_lane, any_step, any_word};
 
@@ -78,6 +78,12 @@ pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
         discarded,
         browsed,
         reset,
+        listed,
+        listed,
+        paused_lane,
+        paused_lane,
+        paused_empty_lane,
+        paused_empty_lane,
     ]);
     prop_oneof![
         2 => any_step().prop_map(|step| vec![step]),

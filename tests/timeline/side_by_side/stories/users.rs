@@ -1,6 +1,6 @@
 //! Stories of users, and what happens to their tasks in between.
 
-use punctual::timeline::RestOfClaim;
+use punctual::timeline::{RestOfClaim, TaskStatus};
 
 use super::super::steps::{Body, Due, Kind, Step, StepVerdict};
 use super::{StoryArguments, claim, put, reap, settle};
@@ -155,5 +155,27 @@ pub(super) fn browsed(about: StoryArguments) -> Vec<Step> {
         let (lane, prefix) = (None, "");
         steps.push(Step::Browse { id: about.id, after, from: None, to: None, lane, prefix, reason, max, whole });
     }
+    steps
+}
+
+/// Tasks that wait, are overdue and are in flight, listed by each filter.
+pub(super) fn listed(about: StoryArguments) -> Vec<Step> {
+    let (id, lane) = (about.id, about.lane);
+    let mut steps = vec![
+        put(id, Due::Start(-5), about.body, lane),
+        put((id + 1) % 4, Due::Now(0), Body::At("a"), lane),
+        claim(&about, Kind::Ordinary, 1),
+        Step::Advance(1000),
+        put((id + 2) % 4, Due::Now(3), Body::At("a"), lane),
+    ];
+    let list = |status, (prefix, text), (from, to), max| Step::List { id, lane, status, prefix, text, from, to, max };
+    let any = ("", "");
+    steps.extend([
+        list(Some(TaskStatus::Scheduled), any, (None, None), 1),
+        list(Some(TaskStatus::Overdue), ("x", ""), (None, None), 2),
+        list(Some(TaskStatus::InFlight), ("", "."), (None, None), 256),
+        list(None, ("y", ""), (Some(-5), None), 1),
+        list(None, any, (None, Some(15_000)), 256),
+    ]);
     steps
 }

@@ -1,0 +1,81 @@
+//! `punctual lane pause | resume`: pauses a lane of a running instance.
+
+use clap::{Args, Subcommand};
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::api_caller::{ApiCaller, TaskPlace, path_segment};
+use super::out::{self, Printable};
+use super::{Failure, say};
+
+const PAUSE_EXAMPLES: &str = "Examples:
+  punctual lane pause mail --note 'the mail server moves' --until 2026-12-01T14:00:00Z
+  punctual lane resume mail";
+
+#[derive(Subcommand)]
+pub(super) enum LaneCommand {
+    /// Let nothing of a lane be published until it is resumed; its tasks wait
+    #[command(after_help = PAUSE_EXAMPLES)]
+    Pause(PauseArguments),
+    /// Publish the messages of a paused lane again, those that became due meanwhile at once
+    Resume(LaneArguments),
+}
+
+#[derive(Args)]
+pub(super) struct LaneArguments {
+    /// The lane
+    lane: String,
+    #[command(flatten)]
+    place: TaskPlace,
+}
+
+#[derive(Args)]
+pub(super) struct PauseArguments {
+    /// Why, for those who see the pause
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+    /// When the pause ends by itself: 2026-11-21T18:00:00Z
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+    #[command(flatten)]
+    lane: LaneArguments,
+}
+
+#[derive(Deserialize)]
+struct LaneAnswerView {
+    result: Printable,
+    in_flight: u64,
+}
+
+pub(super) fn run(command: &LaneCommand) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    runtime.block_on(async {
+        match command {
+            LaneCommand::Pause(arguments) => {
+                let said = [("note", &arguments.note), ("until", &arguments.until)].into_iter();
+                let said = said.filter_map(|(name, value)| Some((name.to_owned(), Value::from(value.clone()?))));
+                call(&arguments.lane, "pause", said.collect()).await
+            }
+            LaneCommand::Resume(arguments) => call(arguments, "resume", Map::new()).await,
+        }
+    })
+}
+
+async fn call(arguments: &LaneArguments, verb: &str, body: Map<String, Value>) -> Result<(), Failure> {
+    let LaneArguments { lane, place } = arguments;
+    let caller = ApiCaller::new(place)?;
+    let shown = Printable::from(lane.clone());
+    let (path, doing) =
+        (format!("/v1/lanes/{}/{verb}", path_segment(lane)), format!("cannot {verb} the lane `{shown}`"));
+    let (answer, view) =
+        caller.call::<LaneAnswerView>(Method::POST, &path, Some(Value::from(body).to_string()), &doing).await?;
+    if place.json {
+        return out::json(&answer.text);
+    }
+    say(&match (view.result.as_str(), view.in_flight) {
+        ("unchanged", _) => format!("{shown} was not paused\n"),
+        (result, 0) => format!("{result} {shown}\n"),
+        (result, in_flight) => format!("{result} {shown}; {in_flight} in flight may still be published\n"),
+    })
+}

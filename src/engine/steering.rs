@@ -1,0 +1,84 @@
+//! Steers what waits: pauses and resumes lanes. Each change is logged with the target `punctual::audit`.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tracing::info;
+
+use crate::engine::intake::{Intake, UnknownLane};
+use crate::task::{Lane, Shard};
+use crate::timeline::{LanePauseAnswer, LanePauseRequest, LanePauseResult, PauseNote, TimelineError};
+
+/// Why a lane was not paused or resumed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SteerError {
+    /// The lane is not configured, and has no tasks.
+    #[error(transparent)]
+    UnknownLane(#[from] UnknownLane),
+    /// An error of the timeline. Some shards may have done what was asked for, so the request has to be repeated.
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
+}
+
+impl Intake {
+    /// Pauses a lane in all shards, or resumes it. After the answer to a pause, no instance claims anything of the lane;
+    /// what is in flight may still be published. A resumed lane is claimed within a second.
+    ///
+    /// `by` is who asks. Takes at most `deadline`.
+    ///
+    /// # Errors
+    /// [`SteerError`].
+    pub async fn pause_lane(
+        &self,
+        lane: &Lane,
+        request: LanePauseRequest,
+        by: Option<&str>,
+        deadline: Duration,
+    ) -> Result<LanePauseAnswer, SteerError> {
+        let not_after = self.clock().now().plus(deadline);
+        let is_pause = matches!(request, LanePauseRequest::Pause { .. });
+        if is_pause {
+            self.check_known(lane).await?;
+        }
+        let shards = Shard::all(self.timeline.shards());
+        let answers = shards.map(|shard| self.timeline.pause_lane(shard, lane, request.clone(), not_after));
+        let answers = join_all(answers).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let resumed = answers.iter().any(|answer| answer.result == LanePauseResult::Resumed);
+        let result = match () {
+            () if is_pause => LanePauseResult::Paused,
+            () if resumed => LanePauseResult::Resumed,
+            () => {
+                // Its name may be mistyped.
+                self.check_known(lane).await?;
+                LanePauseResult::Unchanged
+            }
+        };
+        let in_flight = answers.iter().map(|answer| answer.in_flight).sum();
+        if result != LanePauseResult::Unchanged {
+            log(lane, &request, by, result, in_flight);
+        }
+        Ok(LanePauseAnswer { result, in_flight })
+    }
+
+    /// Checks that a lane is configured or has tasks.
+    async fn check_known(&self, lane: &Lane) -> Result<(), SteerError> {
+        if self.lanes.contains_key(lane) {
+            return Ok(());
+        }
+        for shard in Shard::all(self.timeline.shards()) {
+            if self.lanes_of(shard).await?.contains(lane) {
+                return Ok(());
+            }
+        }
+        Err(self.unknown_lane(lane).into())
+    }
+}
+
+fn log(lane: &Lane, request: &LanePauseRequest, by: Option<&str>, result: LanePauseResult, in_flight: u64) {
+    let (until, note) = match request {
+        LanePauseRequest::Pause { until, about: PauseNote { note, .. } } => (*until, note.as_str()),
+        LanePauseRequest::Resume => (None, ""),
+    };
+    let (by, until) = (by.unwrap_or("-"), until.map(|until| until.to_string()));
+    info!(target: "punctual::audit", %lane, result = result.as_str(), by, until, note, in_flight, "lane paused or resumed");
+}

@@ -1,0 +1,119 @@
+//! Pauses: who paused a lane, when, until when, and why.
+
+use crate::clock::Timestamp;
+
+/// What a caller says about a pause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PauseNote {
+    /// The name of the caller's token.
+    pub by: Option<String>,
+    /// Why, in one line.
+    pub note: String,
+}
+
+/// A paused lane.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LanePause {
+    /// When it ends by itself.
+    pub until: Option<Timestamp>,
+    /// When it began.
+    pub at: Timestamp,
+    /// Who paused it, and why.
+    pub about: PauseNote,
+}
+
+/// The request to pause or resume a lane in one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LanePauseRequest {
+    /// Pauses it; replaces an earlier pause.
+    Pause {
+        /// When the pause ends by itself.
+        until: Option<Timestamp>,
+        /// Who pauses it, and why.
+        about: PauseNote,
+    },
+    /// Resumes it.
+    Resume,
+}
+
+/// The answer to a [`LanePauseRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LanePauseAnswer {
+    /// What happened.
+    pub result: LanePauseResult,
+    /// Number of occurrences in flight, which may still be published.
+    pub in_flight: u64,
+}
+
+string_enum! {
+    /// What a request did with a lane.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum LanePauseResult {
+        /// It is paused.
+        Paused = "paused",
+        /// It was paused, and is not any more.
+        Resumed = "resumed",
+        /// It was not paused.
+        Unchanged = "unchanged",
+    }
+}
+
+impl PauseNote {
+    /// The value in the timeline: `<by, or ->`, a line break, the note.
+    #[must_use]
+    pub fn pack(&self) -> String {
+        format!("{}\n{}", self.by.as_deref().unwrap_or("-"), self.note)
+    }
+
+    fn unpack(text: &str) -> PauseNote {
+        let (by, note) = text.split_once('\n').unwrap_or((text, ""));
+        PauseNote { by: Some(by.to_owned()).filter(|by| by != "-"), note: note.to_owned() }
+    }
+}
+
+impl LanePause {
+    /// The value in the timeline: until (0 for no end), at, then the [note](PauseNote::pack), separated by spaces.
+    #[must_use]
+    pub fn pack(&self) -> String {
+        let until = self.until.map_or(0, Timestamp::as_millis);
+        format!("{until} {} {}", self.at.as_millis(), self.about.pack())
+    }
+
+    /// Parses the value of [`pack`](LanePause::pack); `None` if it is damaged.
+    #[must_use]
+    pub fn unpack(text: &str) -> Option<LanePause> {
+        let mut parts = text.splitn(3, ' ');
+        let mut time = || parts.next()?.parse().ok().map(Timestamp::from_millis);
+        let (until, at) = (time()?, time()?);
+        let until = Some(until).filter(|until| until.as_millis() > 0);
+        Some(LanePause { until, at, about: PauseNote::unpack(parts.next()?) })
+    }
+
+    /// Whether it still holds at `now`.
+    #[must_use]
+    pub fn holds(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| until > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_pause_is_read_as_it_was_written() {
+        let at = Timestamp::from_millis(1_795_262_400_123);
+        let about = PauseNote { by: Some("ops".into()), note: "broker moves: see 12 34".into() };
+        for (until, about, text) in [
+            (None, PauseNote::default(), "0 1795262400123 -\n"),
+            (Some(at), about, "1795262400123 1795262400123 ops\nbroker moves: see 12 34"),
+        ] {
+            let pause = LanePause { until, at, about };
+            assert_eq!(pause.pack(), text);
+            assert_eq!(LanePause::unpack(text), Some(pause));
+        }
+        for damaged in ["", "0", "0 1", "x 1 -\n", "0 x -\n"] {
+            assert_eq!(LanePause::unpack(damaged), None, "{damaged}");
+        }
+    }
+}
