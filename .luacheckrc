@@ -9,8 +9,9 @@ local shared = {
   "now", "micros", "first_write", "head_of", "wake", "lane_of", "due_by_lane", "rank_after", "largest_of", "fits", "lock", "left_out",
   "push", "call_with", "ask_the_same", "next_revision", "write_marks", "mark_of_expired", "order_of", "leave_order", "add_dead",
   "earliest_of", "last_overdue", "counts_of", "is_listed", "pause_of_lane",
+  "last_due", "unless_paused", "paused_score", "due_of_score", "is_kept_back", "keep_paused",
 }
-for _, name in ipairs({ "browse", "cancel", "claim", "claim_suspects", "count", "discard", "extend", "get", "glance", "pause_lane", "put", "reap",
+for _, name in ipairs({ "browse", "cancel", "claim", "claim_suspects", "count", "discard", "extend", "get", "glance", "pause", "pause_lane", "put", "reap",
   "requeue", "scan", "settle", "show", "upcoming" }) do
   files["lua/" .. name .. ".lua"].read_globals = shared
 end

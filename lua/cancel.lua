@@ -1,16 +1,16 @@
 -- cancel: removes a waiting task; a task in flight ends with its claim.
--- WITH  prelude, lanes
--- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5.. due (zset), one per lane
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4.. lane, the name for each key from 5 on
+-- WITH  prelude, lanes, pauses
+-- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 pauses (hash)  6.. due (zset), one per lane
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4.. lane, the name for each key from 6 on
 -- REPLY { now, "cancelled", due that was handed out or "" } | { now, "in_flight", due } | { now, "unknown" }
 --       | { now, "elsewhere", lane } | { now, "late" }
 -- KEEPS only the end of its claim changes a negative score.
 
 local tasks, changes, crashes, counts, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[3]
-if #KEYS - 4 ~= #ARGV - 3 then
+if #KEYS - 5 ~= #ARGV - 3 then
   return redis.error_reply('BADCALL cancel: the numbers of keys and arguments do not fit')
 end
-local due_of = due_by_lane(5, 4)
+local due_of = due_by_lane(6, 4)
 
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
@@ -33,6 +33,7 @@ local full = first_write('HDEL', counts, id)
 if full then
   return full
 end
+redis.call('HDEL', KEYS[5], id)
 if string.sub(score, 1, 1) == '-' then
   redis.call('HSET', changes, id, 'cancelled')
   return { micros, 'in_flight', string.sub(score, 2) }
@@ -42,5 +43,6 @@ redis.call('ZREM', due_of[lane], id)
 redis.call('HDEL', tasks, id)
 redis.call('HDEL', crashes, id)
 -- An unreadable occurrence was handed out only if its mark has a count.
-local handed_out = mark and string.match(mark, '^%d+') == score and mark ~= score .. ':unreadable'
-return { micros, 'cancelled', handed_out and score or '' }
+local its_due = due_of_score(score)
+local handed_out = mark and string.match(mark, '^%d+') == its_due and mark ~= its_due .. ':unreadable'
+return { micros, 'cancelled', handed_out and its_due or '' }

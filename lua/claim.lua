@@ -1,5 +1,5 @@
 -- claim: claims due occurrences of a lane under one lease and returns them.
--- WITH  prelude, places, records, suspects, lock, pauses
+-- WITH  prelude, places, records, suspects, lock, paused_lanes
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
 --       7 largest (string)  8 pauses:lanes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 newest_first, "" or 1
@@ -131,9 +131,9 @@ if not newest_first then
     unreadable = unreadable + (k <= looked and why == 'unreadable' and 1 or 0)
   end
   last, last_member = rows[2 * looked] or '', rows[2 * looked - 1] or ''
-  head = rows[2 * (looked + 1)]
+  head = unless_paused(rows[2 * (looked + 1)])
   if not head and not rank then
-    head = redis.call('ZRANGEBYSCORE', due, '(' .. upto_now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    head = redis.call('ZRANGEBYSCORE', due, '(' .. upto_now, last_due, 'WITHSCORES', 'LIMIT', 0, 1)[2]
   end
 end
 

@@ -1,5 +1,5 @@
 -- claim_suspects: claims the first due suspect of a lane, alone or with others; or unreadable occurrences.
--- WITH  prelude, places, suspects, lock, pauses
+-- WITH  prelude, places, suspects, lock, paused_lanes
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
 --       7 pauses:lanes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes
@@ -76,7 +76,7 @@ for k = 1, total do
   end
   looked = k
 end
-head = head or rows[2 * (looked + 1)]
+head = head or unless_paused(rows[2 * (looked + 1)])
 
 local entry, negated, counted = {}, {}, {}
 for i = 1, taken do

@@ -1,15 +1,16 @@
 -- get: reads one task.
--- WITH  prelude, lanes, suspects
--- KEYS  1 tasks (hash)  2 changes (hash)  3 counts (hash)  4 crashes (hash)  5.. due (zset), one per lane
--- ARGV  1 now ms, "" = Redis' time  2 id  3.. lane, the name for each key from 5 on
--- REPLY { now, "held", record, score, change or "", counts or "", unreadable 0 or 1 } | { now, "unknown" } | { now, "elsewhere", lane }
+-- WITH  prelude, lanes, suspects, pauses
+-- KEYS  1 tasks (hash)  2 changes (hash)  3 counts (hash)  4 crashes (hash)  5 pauses (hash)  6.. due (zset), one per lane
+-- ARGV  1 now ms, "" = Redis' time  2 id  3.. lane, the name for each key from 6 on
+-- REPLY { now, "held", record, score, change or "", counts or "", unreadable 0 or 1, pause or "" } | { now, "unknown" }
+--       | { now, "elsewhere", lane }
 -- KEEPS writes nothing.
 
 local tasks, changes, counts, crashes, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2]
-if #KEYS - 4 ~= #ARGV - 2 then
+if #KEYS - 5 ~= #ARGV - 2 then
   return redis.error_reply('BADCALL get: the numbers of keys and arguments do not fit')
 end
-local due_of = due_by_lane(5, 3)
+local due_of = due_by_lane(6, 3)
 
 local record = redis.call('HGET', tasks, id)
 if not record then
@@ -24,5 +25,6 @@ local change = redis.call('HGET', changes, id) or ''
 if not score or change == 'cancelled' then
   return { micros, 'unknown' }
 end
-local unreadable = left_out(redis.call('HGET', crashes, id), score) == 'unreadable' and 1 or 0
-return { micros, 'held', record, score, change, redis.call('HGET', counts, id) or '', unreadable }
+local unreadable = left_out(redis.call('HGET', crashes, id), due_of_score(score)) == 'unreadable' and 1 or 0
+local pause = redis.call('HGET', KEYS[5], id) or ''
+return { micros, 'held', record, score, change, redis.call('HGET', counts, id) or '', unreadable, pause }

@@ -1,10 +1,10 @@
 -- glance: reads the state of a shard; tells one caller when to reap a lane.
--- WITH  prelude, lists, pauses
+-- WITH  prelude, lists, paused_lanes
 -- KEYS  1 lanes (set)  2 dead (zset)  3 pauses:lanes (hash)  4.. due+leases+reap-at (zset, zset, string), of each lane
 -- ARGV  1 now ms, "" = Redis' time  2 lease ms  3 dead_keep ms  4 depth, "" or 1  5.. lane: name, served "" or 1
 -- REPLY { now, "glanced", dead, { lane known here... }, { head or "", first lease end or "", last lease end or "", stranded 0 or 1,
 --       reap 0 or 1, waiting, in flight, first due in flight or "", overdue,
---       pause of the lane or "" }, one per lane... }
+--       paused, pause of the lane or "" }, one per lane... }
 -- KEEPS one caller a second is asked to reap a lane, and none before the holders had one lease of time to renew.
 
 local lanes, dead, pauses = KEYS[1], KEYS[2], KEYS[3]
@@ -54,7 +54,7 @@ for i = 1, n do
     local length = first and tonumber(string.match(last[1], '^[^.]*%.%d+%.(%d+)$')) or lease
     local ended = first and (tonumber(first) <= now or tonumber(last[2]) > now + length)
     -- A paused lane stays known: another instance may serve it.
-    local forgotten = not served and not first and not head and not stranded and not pause
+    local forgotten = not served and not first and not pause and redis.call('EXISTS', due) == 0
     asked = (ended or stranded or forgotten or outlived) and 1 or 0
   elseif late ~= '' and now <= at - lease + long then
     -- An instance makes glances regularly. If all instances are away again later, the reap may be postponed again.
@@ -65,14 +65,14 @@ for i = 1, n do
     -- The key expires when no instance looks any more. A missing key means the same as an old one.
     redis.call('SET', reap_at, string.format('%.0f', next_at) .. (away and ' late' or ''), 'PX', string.format('%.0f', 2 * lease + 60000))
   end
-  local waiting, flying, held, overdue = 0, 0, '', 0
+  local waiting, flying, held, overdue, paused = 0, 0, '', 0, 0
   if depth then
-    waiting, overdue, flying = counts_of(due)
+    waiting, overdue, flying, paused = counts_of(due)
     held = string.sub(redis.call('ZREVRANGEBYSCORE', due, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '', 2)
   end
   reply[4 + i] = {
     head or '', first or '', last and last[2] or '', stranded and 1 or 0, known and asked or 0, waiting, flying, held, overdue,
-    pause or '',
+    paused, pause or '',
   }
 end
 return reply

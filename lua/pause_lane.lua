@@ -1,5 +1,5 @@
 -- pause_lane: pauses a lane, so that no claim takes anything of it, or resumes it.
--- WITH  prelude, lists, pauses
+-- WITH  prelude, lists, paused_lanes
 -- KEYS  1 due (zset)  2 pauses:lanes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 lane  4 verb, pause or resume  5 until ms, 0 = without end  6 about: "<by>\n<note>"
 -- REPLY { now, "paused", in flight } | { now, "resumed", in flight } | { now, "unchanged", in flight } | { now, "late" }

@@ -1,20 +1,20 @@
 -- put: creates or replaces tasks of one shard.
--- WITH  prelude, lanes, records, revisions
+-- WITH  prelude, lanes, records, revisions, pauses
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 lanes (set)  6 largest (string)
---       7.. due (zset), one per lane
+--       7 pauses (hash)  8.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 mode, put or post  4 wake channel
---       5 lanes, their number  6.. lane, the name for each key from 7 on  7.. task: id, due, record
--- REPLY { now, "put", { "<code>[ <due that now holds>[ <due in flight>]]"... } } | { now, "late" }
+--       5 lanes, their number  6.. lane, the name for each key from 8 on  7.. task: id, due, record
+-- REPLY { now, "put", { "<code>[ <due that now holds>[ <due in flight>]][ paused]"... } } | { now, "late" }
 -- KEEPS no second message goes out under a key that is in flight or was handed out, unless the user knows that key.
 
 local tasks, changes, crashes, counts, lanes, largest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local post, channel, declared = ARGV[3] == 'post', ARGV[4], tonumber(ARGV[5])
 local first = 6 + declared
 local n = (#ARGV - first + 1) / 3
-if #KEYS ~= 6 + declared or n < 1 or n > 1000 or n % 1 ~= 0 then
+if #KEYS ~= 7 + declared or n < 1 or n > 1000 or n % 1 ~= 0 then
   return redis.error_reply('BADCALL put: the numbers of keys and arguments do not fit')
 end
-local due_of, ids = due_by_lane(7, 6), {}
+local due_of, ids = due_by_lane(8, 6), {}
 for i = 1, n do
   ids[i] = ARGV[first + 3 * i - 3]
   if not due_of[lane_of(ARGV[first + 3 * i - 1])] then
@@ -27,11 +27,14 @@ end
 
 -- Collects the writes. All tasks get their answers before the first write, because Redis does not roll scripts back.
 local records, adds, leaves, asked, cleared, unmarked, earliest, longest = {}, {}, {}, {}, {}, {}, {}, 0
+local resumed = {}
 
-local function wait_at(lane, due, id)
+local function wait_at(lane, due, id, pause)
   adds[lane] = adds[lane] or {}
-  push(adds[lane], due, id)
-  if not earliest[lane] or tonumber(due) < tonumber(earliest[lane]) then
+  push(adds[lane], pause and paused_score(due) or due, id)
+  if pause then
+    return
+  elseif not earliest[lane] or tonumber(due) < tonumber(earliest[lane]) then
     earliest[lane] = due
   end
 end
@@ -60,9 +63,9 @@ local function answer_as_is(due, record, former, held, change)
   end
 end
 
--- The answer for one task. `former` is its stored record, `score` its score, `change` and `mark` its entries in changes and
--- crashes.
-local function answer(id, due, record, former, score, change, mark)
+-- The answer for one task. `former` is its stored record, `score` its score, `change`, `mark` and `pause` its entries in
+-- changes, crashes and pauses.
+local function answer(id, due, record, former, score, change, mark, pause)
   if former and not due_of[lane_of(former)] then
     return 'elsewhere ' .. lane_of(former)
   elseif not string.find(due, '^[1-9]%d*$') or #due > 15 or tonumber(due) > 253402300799999 then
@@ -71,7 +74,7 @@ local function answer(id, due, record, former, score, change, mark)
   -- A record without a score should not exist; it counts as no task.
   former = score and former
   local flying = former and string.sub(score, 1, 1) == '-'
-  local held = former and (flying and string.sub(score, 2) or score)
+  local held = former and (flying and string.sub(score, 2) or due_of_score(score))
   -- An unreadable occurrence was handed out only if its mark has a count.
   local marked = former and not flying and mark and string.match(mark, '^%d+') == held
   local handed_out = marked and mark ~= held .. ':unreadable'
@@ -89,7 +92,10 @@ local function answer(id, due, record, former, score, change, mark)
     return (change == 'cancelled' and 'created ' or 'replaced ') .. due .. ' ' .. held
   end
   write(id, record, former)
-  wait_at(lane, due, id)
+  wait_at(lane, due, id, former and pause)
+  if pause and not former then
+    resumed[#resumed + 1] = id
+  end
   if former and former_lane ~= lane then
     leaves[former_lane] = leaves[former_lane] or {}
     push(leaves[former_lane], id)
@@ -119,6 +125,8 @@ end
 -- The entries of these tasks in changes, crashes and their lanes.
 local change = reached > 0 and redis.call('HLEN', changes) > 0 and redis.call('HMGET', changes, unpack(ids, 1, reached)) or {}
 local mark = reached > 0 and any_mark and redis.call('HMGET', crashes, unpack(ids, 1, reached)) or {}
+local any_pause = reached > 0 and redis.call('HLEN', KEYS[7]) > 0
+local pause = any_pause and redis.call('HMGET', KEYS[7], unpack(ids, 1, reached)) or {}
 local score, asking, answers = {}, {}, {}
 for i = 1, reached do
   local lane = former[i] and lane_of(former[i])
@@ -136,7 +144,11 @@ end
 for i = 1, n do
   local at = first + 3 * i - 3
   answers[i] = i > reached and 'again'
-    or answer(ids[i], ARGV[at + 1], ARGV[at + 2], former[i], score[i], change[i], mark[i])
+    or answer(ids[i], ARGV[at + 1], ARGV[at + 2], former[i], score[i], change[i], mark[i], pause[i])
+  if pause[i] and string.find(answers[i], '^[ru]') then
+    -- It is replaced or unchanged.
+    answers[i] = answers[i] .. ' paused'
+  end
 end
 if #records == 0 then
   return { micros, 'put', answers }
@@ -163,6 +175,7 @@ for lane, pairs_added in pairs(adds) do
 end
 call_with(asked, 'HSET', changes)
 redis.call('HDEL', counts, unpack(cleared))
+call_with(resumed, 'HDEL', KEYS[7])
 if any_mark and #unmarked > 0 then
   redis.call('HDEL', crashes, unpack(unmarked))
 end

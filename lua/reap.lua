@@ -1,8 +1,8 @@
 -- reap: ends expired claims; their occurrences return to the lane with the due they had.
--- WITH  prelude, marks, dead, pauses
+-- WITH  prelude, marks, dead, pauses, paused_lanes
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
 --       8 dead (zset)  9 dead:records (hash)  10 lanes (set)  11 reap-at (string)  12 largest (string)
---       13 dead:order (zset)  14 dead:bytes (hash)  15 pauses:lanes (hash)
+--       13 dead:order (zset)  14 dead:bytes (hash)  15 pauses:lanes (hash)  16 pauses (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 lease ms  4 served, "" or 1  5 dead_keep ms  6 wake channel  7 lane
 -- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more, 0 or 1, { instance... } } | { now, "late" }
 -- KEEPS an occurrence returns with the due it had, or the one of a later put, so its key never changes.
@@ -10,7 +10,7 @@
 local due, leases, claims, tasks, changes, crashes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local counts, dead, dead_records, lanes, reap_at, largest = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local lease, served, dead_keep, lane = tonumber(ARGV[3]), ARGV[4] ~= '', tonumber(ARGV[5]), ARGV[7]
-if #KEYS ~= 15 or #ARGV ~= 7 then
+if #KEYS ~= 16 or #ARGV ~= 7 then
   return redis.error_reply('BADCALL reap: the numbers of keys and arguments do not fit')
 end
 
@@ -83,13 +83,15 @@ if #ids > 0 then
     else
       local its_due = asked[i] or dues[i]
       push(restored, its_due, ids[i])
-      earliest = earliest and tonumber(earliest) <= tonumber(its_due) and earliest or its_due
     end
   end
   call_with(restored, 'ZADD', due, 'XX')
+  local kept = redis.call('HLEN', KEYS[16]) > 0 and keep_paused(KEYS[16], due, { restored }) or {}
+  earliest = earliest_of({ restored }, kept)
   call_with(removed, 'ZREM', due)
   call_with(removed, 'HDEL', tasks)
   call_with(removed, 'HDEL', counts)
+  call_with(removed, 'HDEL', KEYS[16])
   call_with(changed, 'HDEL', changes)
   call_with(changed, 'HDEL', crashes)
   call_with(marked, 'HSET', crashes)

@@ -1,5 +1,5 @@
 -- requeue: returns a dead occurrence to its lane, due now, under its old key.
--- WITH  prelude, lanes, records, dead
+-- WITH  prelude, lanes, records, dead, pauses
 -- KEYS  1 dead (zset)  2 dead:records (hash)  3 tasks (hash)  4 changes (hash)  5 crashes (hash)  6 lanes (set)
 --       7 largest (string)  8 dead:order (zset)  9 dead:bytes (hash)  10.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 parent, the id in the key  4 due in the key  5 died ms, "" = whenever
@@ -32,7 +32,7 @@ if redis.call('HEXISTS', tasks, parent) == 1 then
   local stands = false
   for i = 10, #KEYS do
     local score = redis.call('ZSCORE', KEYS[i], parent)
-    if score and (score == its_due or score == '-' .. its_due or redis.call('HGET', changes, parent) == its_due) then
+    if score and (due_of_score(score) == its_due or score == '-' .. its_due or redis.call('HGET', changes, parent) == its_due) then
       return { micros, 'in_flight' }
     end
     stands = stands or score

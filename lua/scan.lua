@@ -1,7 +1,7 @@
 -- scan: reads a part of a lane, in no order. A task that stays in its lane from the first part to the last comes at least once.
--- WITH  prelude, lists
+-- WITH  prelude, lists, pauses
 -- KEYS  1 due (zset)
--- ARGV  1 now ms, "" = Redis' time  2 cursor, 0 = from the start  3 count  4 status, "" = any: scheduled, overdue or in_flight
+-- ARGV  1 now ms, "" = Redis' time  2 cursor, 0 = from the start  3 count  4 status, "" = any: scheduled, overdue, in_flight or paused
 --       5 prefix of the ids, "" = any  6 text in the ids, "" = any  7 from ms, "" = any  8 to ms, "" = any
 -- REPLY { now, "scanned", cursor, 0 at the end, { id, score }... }
 -- KEEPS writes nothing. A part has about `count` members, and is small: Redis does nothing else in the meantime.
@@ -15,11 +15,13 @@ end
 local part = redis.call('ZSCAN', KEYS[1], ARGV[2], 'COUNT', ARGV[3])
 local rows, found = part[2], {}
 for i = 1, #rows, 2 do
-  local id, score = rows[i], tonumber(rows[i + 1])
-  local due = math.abs(score)
-  local fits = status == '' or (status == 'in_flight') == (score < 0) and (status ~= 'overdue' or due <= last_overdue)
+  local id, score = rows[i], rows[i + 1]
+  local flying = string.byte(score) == 45
+  local is = flying and 'in_flight' or #score == 16 and 'paused' or 'scheduled'
+  local due = tonumber(flying and string.sub(score, 2) or due_of_score(score))
+  local fits = status == '' or status == is or status == 'overdue' and is == 'scheduled' and due <= last_overdue
   if fits and due >= from and due < to and is_listed(id, prefix) and (text == '' or string.find(id, text, 1, true)) then
-    found[#found + 1], found[#found + 2] = id, string.format('%.0f', score)
+    found[#found + 1], found[#found + 2] = id, score
   end
 end
 return { micros, 'scanned', part[1], found }

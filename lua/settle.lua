@@ -1,7 +1,7 @@
 -- settle: writes verdicts; the occurrences that they name leave their claim.
--- WITH  prelude, marks, dead
+-- WITH  prelude, marks, dead, pauses
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 changes (hash)  6 crashes (hash)  7 counts (hash)
---       8 dead (zset)  9 dead:records (hash)  10 dead:order (zset)  11 dead:bytes (hash)
+--       8 dead (zset)  9 dead:records (hash)  10 dead:order (zset)  11 dead:bytes (hash)  12 pauses (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 token  3 rest, keep or back  4 lease ms  5 dead_cap, number per lane  6 wake channel  7 lane
 --       8 quiet, "" or 1: no wake-up for returned ones  9 ended, their number  10 ended_dead, how many of them (the last) are dead
 --       11 nexts, their number  12 nexts_dead, how many of them (the last) are dead  13 backs, their number
@@ -16,7 +16,7 @@ local token, rest, lease, quiet = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[8] ~
 local e, e_dead, n, n_dead = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 local b, begun, unreadable, named = tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15]), ARGV[16]
 local died = e_dead + n_dead
-if #KEYS ~= 11 or #ARGV ~= 17 + e + 4 * n + 2 * b + 2 * died or e + n + b > 1000 or e_dead > e or n_dead > n
+if #KEYS ~= 12 or #ARGV ~= 17 + e + 4 * n + 2 * b + 2 * died or e + n + b > 1000 or e_dead > e or n_dead > n
   or begun + unreadable > b then
   return redis.error_reply('BADCALL settle: the numbers of keys and arguments do not fit')
 end
@@ -124,7 +124,7 @@ if not whole and behind == '' then
   behind = table.concat(left, ' ')
 end
 
-local any_mark = redis.call('HLEN', crashes) > 0
+local any_mark, any_pause = redis.call('HLEN', crashes) > 0, redis.call('HLEN', KEYS[12]) > 0
 local writes_due = #nexts + #backs + #asked_for + #restored > 0
 local head = writes_due and head_of(due)
 if #ended > 0 then
@@ -136,6 +136,7 @@ if #ended > 0 then
   if any_mark then
     redis.call('HDEL', crashes, unpack(ended))
   end
+  call_with(any_pause and ended or {}, 'HDEL', KEYS[12])
 end
 if #nexts > 0 then
   redis.call('ZADD', due, 'XX', unpack(nexts))
@@ -147,11 +148,13 @@ end
 for _, list in ipairs({ backs, asked_for, restored }) do
   call_with(list, 'ZADD', due, 'XX')
 end
+local kept = any_pause and keep_paused(KEYS[12], due, { nexts, backs, asked_for, restored }) or {}
 if #backs > 0 and (any_mark or begun + unreadable > 0) then
   write_marks(crashes, backs, kinds, any_mark)
 end
 call_with(removed, 'ZREM', due)
 call_with(removed, 'HDEL', tasks)
+call_with(any_pause and removed or {}, 'HDEL', KEYS[12])
 call_with(changed, 'HDEL', changes)
 call_with(changed, 'HDEL', crashes)
 local dropped = 0
@@ -171,7 +174,7 @@ else
 end
 
 if writes_due then
-  local earliest = earliest_of(quiet and { nexts, asked_for } or { nexts, asked_for, backs, restored })
+  local earliest = earliest_of(quiet and { nexts, asked_for } or { nexts, asked_for, backs, restored }, kept)
   wake(ARGV[6], ARGV[7], earliest, head)
 end
 return { micros, 'settled', dropped, skipped, changed }

@@ -14,12 +14,12 @@ end
 local first = rank_after(due, ARGV[2], ARGV[3])
 local rows = redis.call('ZRANGE', due, first, first + 256, 'WITHSCORES')
 local found, read = {}, 0
-while read < 256 and #found < 2 * max and rows[2 * read + 1] do
+while read < 256 and #found < 2 * max and unless_paused(rows[2 * read + 2]) do
   read = read + 1
   local id = rows[2 * read - 1]
   if is_listed(id, prefix) then
     found[#found + 1], found[#found + 2] = id, rows[2 * read]
   end
 end
-local more = rows[2 * read + 1]
+local more = unless_paused(rows[2 * read + 2])
 return { micros, 'upcoming', more and rows[2 * read] or '', more and rows[2 * read - 1] or '', found }

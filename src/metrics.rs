@@ -59,6 +59,7 @@ pub struct Metrics {
     removed: Family<LaneLabel, Counter>,
     pending: Family<LaneLabel, Gauge>,
     overdue: Family<LaneLabel, Gauge>,
+    paused: Family<LaneLabel, Gauge>,
     lane_paused: Family<LaneLabel, Gauge>,
     in_flight: Family<LaneLabel, Gauge>,
     oldest_due: Family<LaneLabel, Gauge<f64, AtomicU64>>,
@@ -117,8 +118,10 @@ pub struct LaneMetrics {
     pub pending: Gauge,
     /// Waiting occurrences that were due 1 s ago or earlier, at the last glance.
     pub overdue: Gauge,
-    /// 1 while the lane is paused, else 0.
+    /// Paused tasks at the last glance.
     pub paused: Gauge,
+    /// 1 while the lane is paused, else 0.
+    pub lane_paused: Gauge,
     /// Occurrences in flight at the last glance, of all instances.
     pub in_flight: Gauge,
     /// Age of the oldest due occurrence without a verdict at the last glance, in seconds; 0 if there is none.
@@ -172,6 +175,7 @@ impl Metrics {
             removed: Family::default(),
             pending: Family::default(),
             overdue: Family::default(),
+            paused: Family::default(),
             lane_paused: Family::default(),
             in_flight: Family::default(),
             oldest_due: Family::default(),
@@ -248,7 +252,8 @@ impl Metrics {
             dead_not_copied: copies("failed"),
             pending: self.pending.get_or_create_owned(&label),
             overdue: self.overdue.get_or_create_owned(&label),
-            paused: self.lane_paused.get_or_create_owned(&label),
+            paused: self.paused.get_or_create_owned(&label),
+            lane_paused: self.lane_paused.get_or_create_owned(&label),
             in_flight: self.in_flight.get_or_create_owned(&label),
             oldest_due: self.oldest_due.get_or_create_owned(&label),
         }
@@ -260,6 +265,7 @@ impl Metrics {
         self.served.remove(&label);
         self.pending.remove(&label);
         self.overdue.remove(&label);
+        self.paused.remove(&label);
         self.lane_paused.remove(&label);
         self.in_flight.remove(&label);
         self.oldest_due.remove(&label);
@@ -369,6 +375,7 @@ impl Metrics {
         );
         r.register("pending", "Occurrences that wait", self.pending.clone());
         r.register("overdue", "Occurrences that wait and were due 1 s ago or earlier", self.overdue.clone());
+        r.register("paused", "Tasks that are paused", self.paused.clone());
         let paused = "Whether the lane is paused, so that nothing of it is claimed: 0 or 1";
         r.register("lane_paused", paused, self.lane_paused.clone());
         r.register("in_flight", "Occurrences in flight, of all instances", self.in_flight.clone());

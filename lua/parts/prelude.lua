@@ -36,18 +36,26 @@ local function call_with(list, command, key, option)
   end
 end
 
+-- The latest due. The scores of paused tasks are larger.
+local last_due = '253402300799999'
+
 -- The earliest due that waits in a lane.
 local function head_of(due)
-  return redis.call('ZRANGEBYSCORE', due, '(0', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  return redis.call('ZRANGEBYSCORE', due, '(0', last_due, 'WITHSCORES', 'LIMIT', 0, 1)[2]
 end
 
--- The earliest due of lists of due, id, due, id...
-local function earliest_of(lists)
+-- The score of a row that may be missing, unless it is that of a paused task.
+local function unless_paused(score)
+  return score and #score < 16 and score or nil
+end
+
+-- The earliest due of lists of due, id, due, id..., without these ids.
+local function earliest_of(lists, without)
   local earliest, least, last = nil, math.huge, nil
   for _, list in ipairs(lists) do
     for i = 1, #list, 2 do
       -- Many have the same due; compare the string once.
-      if list[i] ~= last then
+      if list[i] ~= last and not without[list[i + 1]] then
         last = list[i]
         local ms = tonumber(last)
         if ms < least then

@@ -56,6 +56,7 @@ struct LaneView {
     waiting: u64,
     overdue: u64,
     in_flight: u64,
+    paused: u64,
     head_ms: Option<i64>,
     pause: Option<PauseView>,
 }
@@ -119,18 +120,18 @@ fn table(stats: &StatsView) -> String {
     };
     let mut text = format!("redis {}   instance {} {}{dead}\n", stats.timeline.status, stats.instance, stats.version);
     let now = crate::task::spec::parse_time(stats.now.as_str());
-    let row = |cells: [&str; 6]| {
-        let [lane, sink, waiting, overdue, in_flight, oldest] = cells;
-        format!("{lane:<20} {sink:<12} {waiting:>9} {overdue:>9} {in_flight:>10}  {oldest}\n")
+    let row = |cells: [&str; 7]| {
+        let [lane, sink, waiting, overdue, in_flight, paused, oldest] = cells;
+        format!("{lane:<20} {sink:<12} {waiting:>9} {overdue:>9} {in_flight:>10} {paused:>7}  {oldest}\n")
     };
-    text += &row(["LANE", "SINK", "WAITING", "OVERDUE", "IN FLIGHT", "OLDEST WAITS SINCE ITS DUE"]);
+    text += &row(["LANE", "SINK", "WAITING", "OVERDUE", "IN FLIGHT", "PAUSED", "OLDEST WAITS SINCE ITS DUE"]);
     for (name, lane) in &stats.lanes {
         let sink = lane.sink.as_ref().map_or("-", Printable::as_str);
-        let numbers = [lane.waiting, lane.overdue, lane.in_flight].map(|number| number.to_string());
+        let numbers = [lane.waiting, lane.overdue, lane.in_flight, lane.paused].map(|number| number.to_string());
         let oldest = lane.head_ms.map(Timestamp::from_millis).zip(now).map(|(head, now)| now.since(head));
         let oldest = oldest.filter(|late| late.as_secs() > 0);
         let oldest = oldest.map_or("-".to_owned(), |late| duration::format(Duration::from_secs(late.as_secs())));
-        text += &row([name.as_str(), sink, &numbers[0], &numbers[1], &numbers[2], &oldest]);
+        text += &row([name.as_str(), sink, &numbers[0], &numbers[1], &numbers[2], &numbers[3], &oldest]);
     }
     if let Some(detail) = &stats.timeline.detail {
         text += &format!("redis: {detail}\n");

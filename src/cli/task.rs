@@ -1,4 +1,5 @@
-//! `punctual task put | get | cancel | list | upcoming | count | export`: the API of a running instance from the command line.
+//! `punctual task put | get | cancel | list | upcoming | count | export |
+//! pause | resume`: the API of a running instance from the command line.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,6 +22,7 @@ use super::schedule_arguments::{ScheduleArguments, shown_due};
 use super::task_count::{self, TaskCountArguments};
 use super::task_export::{self, ExportArguments};
 use super::task_list::{self, TaskListArguments, UpcomingArguments};
+use super::task_pause::{self, TaskIdsArguments, TaskPauseArguments};
 use super::{Failure, batch, say};
 use crate::clock::{Clock, LocalClock};
 use crate::task::spec;
@@ -55,6 +57,11 @@ pub(super) enum TaskCommand {
     /// Count tasks, by lane and by due
     #[command(after_help = task_count::EXAMPLES)]
     Count(TaskCountArguments),
+    /// Let tasks wait, whatever their dues, until they are resumed
+    #[command(after_help = task_pause::EXAMPLES)]
+    Pause(TaskPauseArguments),
+    /// Resume paused tasks
+    Resume(TaskIdsArguments),
     /// Write tasks as lines for `task put -f`: to keep them, or to move them
     #[command(after_help = task_export::EXAMPLES)]
     Export(ExportArguments),
@@ -124,7 +131,7 @@ pub(super) struct PutArguments {
 struct AnswerView {
     /// Of a put or a cancel.
     result: Printable,
-    /// Of a get.
+    /// Of a put or a get.
     status: Printable,
     due: Printable,
     overdue: bool,
@@ -149,6 +156,8 @@ pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
             TaskCommand::List(arguments) => task_list::list(&arguments).await,
             TaskCommand::Upcoming(arguments) => task_list::upcoming(&arguments).await,
             TaskCommand::Count(arguments) => task_count::count(&arguments).await,
+            TaskCommand::Pause(arguments) => task_pause::pause(&arguments).await,
+            TaskCommand::Resume(arguments) => task_pause::resume(&arguments).await,
             TaskCommand::Export(arguments) => task_export::export(&arguments).await,
         }
     })
@@ -166,7 +175,8 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
     let shown = |due: &Printable| spec::parse_time(due.as_str()).map_or(due.to_string(), |due| shown_due(due, zone));
     show(&arguments.place, &answer, || {
         let overdue = if view.overdue { "; it is overdue and published at once" } else { "" };
-        let mut text = format!("{} {id}, due {}{overdue}\n", view.result, shown(&view.due));
+        let paused = if view.status.as_str() == "paused" { "; it stays paused" } else { "" };
+        let mut text = format!("{} {id}, due {}{overdue}{paused}\n", view.result, shown(&view.due));
         if !view.next.is_empty() {
             let next: Vec<_> = view.next.iter().map(|next| shown(&next.due)).collect();
             text.push_str(&format!("then {}\n", next.join(", ")));

@@ -44,6 +44,7 @@ struct LaneCountsView {
     waiting: u64,
     overdue: u64,
     in_flight: u64,
+    paused: u64,
 }
 
 #[derive(Deserialize)]
@@ -64,9 +65,9 @@ pub(super) async fn count(arguments: &TaskCountArguments) -> Result<(), Failure>
 }
 
 fn table(counts: &TaskCountsView) -> String {
-    let mut text = format!("{:<20} {:>9} {:>9} {:>10}\n", "LANE", "WAITING", "OVERDUE", "IN FLIGHT");
-    for (lane, LaneCountsView { waiting, overdue, in_flight }) in &counts.lanes {
-        text += &format!("{:<20} {waiting:>9} {overdue:>9} {in_flight:>10}\n", lane.as_str());
+    let mut text = format!("{:<20} {:>9} {:>9} {:>10} {:>7}\n", "LANE", "WAITING", "OVERDUE", "IN FLIGHT", "PAUSED");
+    for (lane, LaneCountsView { waiting, overdue, in_flight, paused }) in &counts.lanes {
+        text += &format!("{:<20} {waiting:>9} {overdue:>9} {in_flight:>10} {paused:>7}\n", lane.as_str());
     }
     if !counts.windows.is_empty() {
         text += &format!("\n{:<24} {:<24} {:>9}\n", "FROM", "TO", "WAITING");

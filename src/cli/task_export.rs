@@ -33,6 +33,8 @@ pub(super) struct ExportArguments {
 #[derive(Deserialize)]
 struct ListedIdView {
     id: String,
+    #[serde(default)]
+    status: String,
 }
 
 /// A task as the API shows it.
@@ -79,12 +81,19 @@ struct LineView {
 /// Writes a line for each task that matches.
 pub(super) async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
     let caller = ApiCaller::new(&arguments.place)?;
-    let (mut exported, mut begun) = (0_u64, 0_u64);
+    let (mut exported, mut begun, mut paused) = (0_u64, 0_u64, 0_u64);
     let mut cursor = None;
     loop {
         let said = arguments.filter.said();
         let (_, page) = caller.page("/v1/tasks", &said, PAGE_ENTRIES, &cursor, "cannot list tasks").await?;
-        let mut tasks = stream::iter(page.items).map(|item| task(&caller, item)).buffered(MAX_CALLS);
+        let listed = page.items.iter().map(|item| serde_json::from_str::<ListedIdView>(item.get()));
+        let mut listed =
+            listed.collect::<Result<Vec<_>, _>>().map_err(|_| caller.no_instance("cannot list tasks", 200))?;
+        // An import would run them.
+        let before = listed.len();
+        listed.retain(|listed| listed.status != "paused" || arguments.filter.is_of_paused());
+        paused += (before - listed.len()) as u64;
+        let mut tasks = stream::iter(listed).map(|listed| task(&caller, listed.id)).buffered(MAX_CALLS);
         while let Some(task) = tasks.next().await {
             // It ended since it was listed.
             let Some(task) = task? else { continue };
@@ -100,6 +109,11 @@ pub(super) async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
         }
     }
     tell(&format!("exported {exported}\n"));
+    if paused > 0 {
+        tell(&format!(
+            "left out {paused} that are paused, because an import would run them; `--status paused` exports them\n"
+        ));
+    }
     if begun > 0 {
         tell(&format!(
             "{begun} of them recur and are overdue or in flight; their lines begin with the due after that\n"
@@ -109,10 +123,7 @@ pub(super) async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
 }
 
 /// Gets a listed task; `None` if it has ended.
-async fn task(caller: &ApiCaller<'_>, item: Box<RawValue>) -> Result<Option<TaskAnswerView>, Failure> {
-    let Ok(ListedIdView { id }) = serde_json::from_str(item.get()) else {
-        return Err(caller.no_instance("cannot list tasks", 200));
-    };
+async fn task(caller: &ApiCaller<'_>, id: String) -> Result<Option<TaskAnswerView>, Failure> {
     let doing = format!("cannot export the task `{}`", Printable::from(id.clone()));
     let answer = caller.answer(Method::GET, &format!("/v1/tasks/{}", path_segment(&id)), None, &doing).await?;
     if answer.status == 404 { Ok(None) } else { caller.view(&answer, &doing).map(Some) }

@@ -18,7 +18,7 @@ pub(super) struct FilterArguments {
     /// Of this lane
     #[arg(long, value_name = "NAME")]
     lane: Option<String>,
-    /// With this status: scheduled, overdue, in_flight
+    /// With this status: scheduled, overdue, in_flight, paused
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
     /// Whose ids begin with this
@@ -114,6 +114,11 @@ fn line(task: &ListedTaskView) -> String {
 }
 
 impl FilterArguments {
+    /// Whether it selects paused tasks alone.
+    pub(super) fn is_of_paused(&self) -> bool {
+        self.status.as_deref() == Some("paused")
+    }
+
     /// Its query parameters, as the API names them.
     pub(super) fn said(&self) -> [(&'static str, &Option<String>); 6] {
         [

@@ -65,6 +65,8 @@ pub struct EffectivePut {
     pub next: Vec<Timestamp>,
     /// The key of an occurrence with the former message that may still be delivered.
     pub in_flight: Option<Key>,
+    /// Whether the task is paused.
+    pub paused: bool,
 }
 
 /// Why a put did not take effect, or is not known to have taken effect.
@@ -402,6 +404,7 @@ fn read_answer(id: &TaskId, answer: PutAnswer) -> Result<EffectivePut, PutError>
             due: answer.due,
             next: Vec::new(),
             in_flight: answer.in_flight.map(key),
+            paused: answer.paused,
         }),
         PutResult::KeyReused => Err(PutError::KeyReused),
         PutResult::InFlight => Err(PutError::InFlight(key(answer.in_flight.unwrap_or(answer.due)))),

@@ -59,6 +59,8 @@ pub struct LaneState {
     pub overdue: u64,
     /// Number of occurrences in flight, of all instances.
     pub in_flight: u64,
+    /// Number of paused tasks.
+    pub paused: u64,
     /// The pause of the lane, if it is paused.
     pub pause: Option<PausedLane>,
 }
@@ -178,7 +180,8 @@ pub(super) fn show(context: &Context) {
         metrics.pending.set(i64::try_from(state.waiting).unwrap_or(i64::MAX));
         metrics.in_flight.set(i64::try_from(state.in_flight).unwrap_or(i64::MAX));
         metrics.overdue.set(i64::try_from(state.overdue).unwrap_or(i64::MAX));
-        metrics.paused.set(i64::from(state.pause.is_some()));
+        metrics.paused.set(i64::try_from(state.paused).unwrap_or(i64::MAX));
+        metrics.lane_paused.set(i64::from(state.pause.is_some()));
         metrics.oldest_due.set(oldest.get(lane).map_or(0.0, |due| now.since(*due).as_secs_f64()));
     }
     let unserved = lanes.values().filter(|lane| lane.sink.is_none()).count();
@@ -223,6 +226,7 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
         waiting: 0,
         overdue: 0,
         in_flight: 0,
+        paused: 0,
         pause: None,
     };
     let mut lanes: BTreeMap<Lane, LaneState> = context.lanes.keys().map(|lane| (lane.clone(), state(lane))).collect();
@@ -237,6 +241,7 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
             entry.waiting += waiting;
             entry.in_flight += in_flight;
             entry.overdue += seen.overdue;
+            entry.paused += seen.paused;
             entry.head = entry.head.into_iter().chain(seen.head).min();
             if let Some(pause) = &seen.pause {
                 add_pause(&mut entry.pause, pause);

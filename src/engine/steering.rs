@@ -1,4 +1,4 @@
-//! Steers what waits: pauses and resumes lanes. Each change is logged with the target `punctual::audit`.
+//! Steers what waits: pauses and resumes tasks and lanes. Each change is logged with the target `punctual::audit`.
 
 use std::time::Duration;
 
@@ -6,8 +6,10 @@ use futures_util::future::join_all;
 use tracing::info;
 
 use crate::engine::intake::{Intake, UnknownLane};
-use crate::task::{Lane, Shard};
-use crate::timeline::{LanePauseAnswer, LanePauseRequest, LanePauseResult, PauseNote, TimelineError};
+use crate::task::{Key, Lane, Shard, TaskId};
+use crate::timeline::{
+    LanePauseAnswer, LanePauseRequest, LanePauseResult, PauseNote, TaskPauseAnswer, TaskPauseRequest, TimelineError,
+};
 
 /// Why a lane was not paused or resumed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +23,34 @@ pub enum SteerError {
 }
 
 impl Intake {
+    /// Pauses a task or resumes it. After the answer to a pause it is not claimed; what is in flight may still be
+    /// published. A resumed task keeps its due, and its catch-up decides about what it missed.
+    ///
+    /// `by` is who asks. Takes at most `deadline`.
+    ///
+    /// # Errors
+    /// An error of the timeline.
+    pub async fn pause_task(
+        &self,
+        id: &TaskId,
+        request: TaskPauseRequest,
+        by: Option<&str>,
+        deadline: Duration,
+    ) -> Result<TaskPauseAnswer, TimelineError> {
+        let not_after = self.clock().now().plus(deadline);
+        let shard = Shard::of(id, self.timeline.shards());
+        let note = if let TaskPauseRequest::Pause(about) = &request { about.note.clone() } else { String::new() };
+        let answer = self.timeline.pause(shard, id, request, not_after).await?;
+        let (result, in_flight) = match &answer {
+            TaskPauseAnswer::Paused { in_flight, .. } => ("paused", in_flight),
+            TaskPauseAnswer::Resumed { in_flight, .. } => ("resumed", in_flight),
+            TaskPauseAnswer::Unchanged { .. } | TaskPauseAnswer::Unknown => return Ok(answer),
+        };
+        let (by, in_flight) = (by.unwrap_or("-"), in_flight.map(|due| Key { task: id.clone(), due }.to_string()));
+        info!(target: "punctual::audit", task = %id, result, by, note, in_flight, "task paused or resumed");
+        Ok(answer)
+    }
+
     /// Pauses a lane in all shards, or resumes it. After the answer to a pause, no instance claims anything of the lane;
     /// what is in flight may still be published. A resumed lane is claimed within a second.
     ///

@@ -40,7 +40,7 @@ string_enum! {
     pub enum Scope {
         /// Read tasks, the dead, and the state.
         Read = "read",
-        /// Put and cancel tasks, requeue the dead.
+        /// Put, cancel and pause tasks, requeue the dead.
         Write = "write",
         /// Discard the dead.
         Discard = "discard",
@@ -65,6 +65,8 @@ const ROUTES: &[(&str, &str, Need, Limited)] = &[
     ("GET", "/v1/tasks/{id}", Need::Scope(Scope::Read), Limited::Own),
     ("PUT", "/v1/tasks/{id}", Need::Scope(Scope::Write), Limited::Own),
     ("DELETE", "/v1/tasks/{id}", Need::Scope(Scope::Write), Limited::Own),
+    ("POST", "/v1/tasks/{id}/pause", Need::Scope(Scope::Write), Limited::Own),
+    ("POST", "/v1/tasks/{id}/resume", Need::Scope(Scope::Write), Limited::Own),
     ("GET", "/v1/tasks", Need::Scope(Scope::Read), Limited::Own),
     ("POST", "/v1/tasks", Need::Scope(Scope::Write), Limited::Own),
     ("POST", "/v1/tasks:batch", Need::Scope(Scope::Write), Limited::Own),

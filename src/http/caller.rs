@@ -231,7 +231,11 @@ impl Caller {
         let mut depth = self.depth.lock();
         if depth.read.is_none_or(|read| now.duration_since(read) >= DEPTH_INTERVAL) {
             let own = lanes().into_iter().filter(|state| self.may_use(&state.lane));
-            *depth = LaneDepth { read: Some(now), tasks: own.map(|lane| lane.waiting + lane.in_flight).sum(), puts: 0 };
+            *depth = LaneDepth {
+                read: Some(now),
+                tasks: own.map(|lane| lane.waiting + lane.in_flight + lane.paused).sum(),
+                puts: 0,
+            };
         }
         if depth.tasks + depth.puts >= pending_max {
             let detail = format!(
@@ -301,6 +305,7 @@ mod tests {
             waiting,
             overdue: 0,
             in_flight,
+            paused: 0,
             pause: None,
         };
         let limits = TokenLimits { lanes: vec!["a".parse().unwrap()], pending_max: Some(10), ..TokenLimits::default() };

@@ -118,6 +118,8 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
     OpenApiRouter::with_openapi(openapi::more())
         .routes(routes!(tasks::put, tasks::get, tasks::cancel))
         .routes(routes!(tasks::list::list, post::post))
+        .routes(routes!(tasks::pause::pause))
+        .routes(routes!(tasks::pause::resume))
         .routes(routes!(tasks::upcoming::upcoming))
         .routes(routes!(tasks::count::count))
         .routes(routes!(batch::put))

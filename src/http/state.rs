@@ -75,6 +75,8 @@ struct LaneView {
     /// Of these, the ones that were due 1 s ago or earlier.
     overdue: u64,
     in_flight: u64,
+    /// Number of paused tasks.
+    paused: u64,
     /// The earliest due that waits.
     #[schema(format = DateTime)]
     head: Option<String>,
@@ -166,7 +168,7 @@ struct HealthView {
     tag = "instance",
     responses((status = 200, body = StatsView, description = "Lanes, sinks and the timeline.",
         example = json!({"instance": "4f1c2ab90d3e", "version": "0.1.0", "now": "2026-11-21T12:00:00.000Z", "timeline": {"status": "up"},
-            "lanes": {"default": {"sink": "orders", "waiting": 3, "overdue": 0, "in_flight": 0, "head": "2026-11-21T12:15:00.000Z",
+            "lanes": {"default": {"sink": "orders", "waiting": 3, "overdue": 0, "in_flight": 0, "paused": 0, "head": "2026-11-21T12:15:00.000Z",
                 "head_ms": 1_795_263_300_000_i64}},
             "sinks": {"orders": {"kind": "kafka", "breaker": "closed"}}, "dead": 0}))),
 )]
@@ -296,6 +298,7 @@ fn lane(state: LaneState, caller: &Caller) -> (String, LaneView) {
         waiting: state.waiting,
         overdue: state.overdue,
         in_flight: state.in_flight,
+        paused: state.paused,
         head: state.head.map(|head| head.to_string()),
         head_ms: state.head.map(Timestamp::as_millis),
         pause: state.pause.map(|paused| LanePauseView::of(paused, caller)),

@@ -29,6 +29,7 @@ string_enum! {
         Scan = "scan",
         Upcoming = "upcoming",
         Count = "count",
+        Pause = "pause",
         PauseLane = "pause_lane",
     }
 }

@@ -124,6 +124,12 @@ impl Keys {
         self.of_shard("dead:bytes")
     }
 
+    /// Hash: paused task to the due that a trigger lets pass, since when, by whom and why.
+    #[must_use]
+    pub fn pauses(&self) -> String {
+        self.of_shard("pauses")
+    }
+
     /// Hash: paused lane to until when, since when, by whom and why.
     #[must_use]
     pub fn paused_lanes(&self) -> String {
@@ -203,6 +209,7 @@ mod tests {
             keys.dead_records(),
             keys.dead_order(),
             keys.dead_bytes(),
+            keys.pauses(),
             keys.paused_lanes(),
             keys.lanes(),
             keys.largest(),

@@ -26,7 +26,10 @@ pub use self::claims::{
     Settle, Settled, Settlement, SuspectsRequest, Token, Verdict,
 };
 pub use self::dead::{BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES};
-pub use self::pauses::{LanePause, LanePauseAnswer, LanePauseRequest, LanePauseResult, PauseNote};
+pub use self::pauses::{
+    LanePause, LanePauseAnswer, LanePauseRequest, LanePauseResult, PauseNote, TaskPause, TaskPauseAnswer,
+    TaskPauseRequest,
+};
 pub use self::scan::{
     CountRequest, LaneCounts, MAX_UPCOMING, SCAN_COUNT, ScanRequest, Scanned, ScannedTask, TaskFilter, TaskStatus,
     Upcoming, UpcomingRequest,
@@ -149,6 +152,15 @@ pub trait Timeline: Send + Sync + 'static {
     /// Counts the tasks of a lane.
     async fn count(&self, shard: Shard, lane: &Lane, request: CountRequest) -> Result<LaneCounts, TimelineError>;
 
+    /// Pauses a task, or resumes it. After the answer to a pause, no claim takes it.
+    async fn pause(
+        &self,
+        shard: Shard,
+        id: &TaskId,
+        request: TaskPauseRequest,
+        not_after: Timestamp,
+    ) -> Result<TaskPauseAnswer, TimelineError>;
+
     /// Pauses a lane in one shard, or resumes it. After the answer to a pause, no claim takes anything of it.
     async fn pause_lane(
         &self,
@@ -256,6 +268,8 @@ pub struct PutAnswer {
     /// The due of an occurrence with the former message that may still be delivered. Also set for `Unchanged` if such
     /// an occurrence is in flight.
     pub in_flight: Option<Timestamp>,
+    /// Whether the task is paused: a put does not end a pause.
+    pub paused: bool,
 }
 
 string_enum! {
@@ -312,6 +326,8 @@ pub struct StoredTask {
     pub counts: Counts,
     /// An instance could not parse the record; ordinary claims leave the task out.
     pub unreadable: bool,
+    /// Its pause, if it is paused.
+    pub pause: Option<TaskPause>,
 }
 
 /// The request of a glance.
@@ -357,6 +373,8 @@ pub struct LaneGlance {
     pub held: Option<Timestamp>,
     /// Number of waiting occurrences that were due at least [`OVERDUE_AFTER`] ago; 0 unless the depth was requested.
     pub overdue: u64,
+    /// Number of paused tasks; 0 unless the depth was requested.
+    pub paused: u64,
     /// The pause of the lane, if it is paused.
     pub pause: Option<LanePause>,
 }

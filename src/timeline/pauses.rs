@@ -1,4 +1,4 @@
-//! Pauses: who paused a lane, when, until when, and why.
+//! Pauses of tasks and lanes: who paused it, when and why.
 
 use crate::clock::Timestamp;
 
@@ -20,6 +20,52 @@ pub struct LanePause {
     pub at: Timestamp,
     /// Who paused it, and why.
     pub about: PauseNote,
+}
+
+/// A paused task.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TaskPause {
+    /// A due that is published nevertheless, because the task was triggered.
+    pub pass: Option<Timestamp>,
+    /// When it began.
+    pub at: Timestamp,
+    /// Who paused it, and why.
+    pub about: PauseNote,
+}
+
+/// The request to pause or resume a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskPauseRequest {
+    /// Pauses it.
+    Pause(PauseNote),
+    /// Resumes it.
+    Resume,
+}
+
+/// The answer to a [`TaskPauseRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TaskPauseAnswer {
+    /// The task is paused.
+    Paused {
+        /// The due that it keeps.
+        due: Timestamp,
+        /// The due of an occurrence that is in flight, or was handed out, and may still be published.
+        in_flight: Option<Timestamp>,
+    },
+    /// The task is not paused any more.
+    Resumed {
+        /// Its due.
+        due: Timestamp,
+        /// The due of the occurrence in flight.
+        in_flight: Option<Timestamp>,
+    },
+    /// It was paused already, or is to be resumed and was not paused.
+    Unchanged {
+        /// Its due.
+        due: Timestamp,
+    },
+    /// There is no such task.
+    Unknown,
 }
 
 /// The request to pause or resume a lane in one shard.
@@ -75,18 +121,13 @@ impl LanePause {
     /// The value in the timeline: until (0 for no end), at, then the [note](PauseNote::pack), separated by spaces.
     #[must_use]
     pub fn pack(&self) -> String {
-        let until = self.until.map_or(0, Timestamp::as_millis);
-        format!("{until} {} {}", self.at.as_millis(), self.about.pack())
+        pack(self.until, self.at, &self.about)
     }
 
     /// Parses the value of [`pack`](LanePause::pack); `None` if it is damaged.
     #[must_use]
     pub fn unpack(text: &str) -> Option<LanePause> {
-        let mut parts = text.splitn(3, ' ');
-        let mut time = || parts.next()?.parse().ok().map(Timestamp::from_millis);
-        let (until, at) = (time()?, time()?);
-        let until = Some(until).filter(|until| until.as_millis() > 0);
-        Some(LanePause { until, at, about: PauseNote::unpack(parts.next()?) })
+        unpack(text).map(|(until, at, about)| LanePause { until, at, about })
     }
 
     /// Whether it still holds at `now`.
@@ -94,6 +135,54 @@ impl LanePause {
     pub fn holds(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| until > now)
     }
+}
+
+impl TaskPause {
+    /// The value in the timeline: pass (0 for none), at, then the [note](PauseNote::pack), separated by spaces.
+    #[must_use]
+    pub fn pack(&self) -> String {
+        pack(self.pass, self.at, &self.about)
+    }
+
+    /// Parses the value of [`pack`](TaskPause::pack); `None` if it is damaged.
+    #[must_use]
+    pub fn unpack(text: &str) -> Option<TaskPause> {
+        unpack(text).map(|(pass, at, about)| TaskPause { pass, at, about })
+    }
+
+    /// Whether the task is not claimed at this due.
+    pub(super) fn keeps_back(&self, due: Timestamp) -> bool {
+        self.pass != Some(due)
+    }
+}
+
+fn pack(first: Option<Timestamp>, at: Timestamp, about: &PauseNote) -> String {
+    format!("{} {} {}", first.map_or(0, Timestamp::as_millis), at.as_millis(), about.pack())
+}
+
+fn unpack(text: &str) -> Option<(Option<Timestamp>, Timestamp, PauseNote)> {
+    let mut parts = text.splitn(3, ' ');
+    let mut time = || parts.next()?.parse().ok().map(Timestamp::from_millis);
+    let (first, at) = (time()?, time()?);
+    Some((Some(first).filter(|first| first.as_millis() > 0), at, PauseNote::unpack(parts.next()?)))
+}
+
+/// What is added to the due of a paused task that no claim holds. Claims ask for scores up to now, so they do not see it.
+const PAUSED_OFFSET: i64 = 1_000_000_000_000_000;
+
+/// The score of a paused task with this due.
+pub(super) fn paused_score(due: Timestamp) -> i64 {
+    PAUSED_OFFSET + due.as_millis()
+}
+
+/// Whether a score is that of a paused task.
+pub(super) fn is_paused_score(score: i64) -> bool {
+    score >= PAUSED_OFFSET
+}
+
+/// The due of a task with this score: negative while a claim holds it.
+pub(super) fn due_of_score(score: i64) -> Timestamp {
+    Timestamp::from_millis(if is_paused_score(score) { score - PAUSED_OFFSET } else { score.saturating_abs() })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Requests and answers of the verbs that list and count tasks: scan in no order, upcoming by due, count.
 
 use super::DuePosition;
+use super::pauses::{due_of_score, is_paused_score};
 use crate::clock::Timestamp;
 use crate::task::TaskId;
 
@@ -20,6 +21,8 @@ string_enum! {
         Overdue = "overdue",
         /// A claim holds its occurrence.
         InFlight = "in_flight",
+        /// It is paused, and no claim holds it.
+        Paused = "paused",
     }
 }
 
@@ -41,12 +44,14 @@ pub struct TaskFilter {
 impl TaskFilter {
     /// Whether a task with this score is selected at `now`.
     pub(super) fn selects(&self, id: &str, score: i64, now: Timestamp) -> bool {
-        let due = Timestamp::from_millis(score.saturating_abs());
+        let due = due_of_score(score);
+        let (in_flight, paused) = (score < 0, is_paused_score(score));
         let has_status = match self.status {
             None => true,
-            Some(TaskStatus::Scheduled) => score > 0,
-            Some(TaskStatus::Overdue) => score > 0 && now.since(due) >= super::OVERDUE_AFTER,
-            Some(TaskStatus::InFlight) => score < 0,
+            Some(TaskStatus::Scheduled) => !in_flight && !paused,
+            Some(TaskStatus::Overdue) => !in_flight && !paused && now.since(due) >= super::OVERDUE_AFTER,
+            Some(TaskStatus::InFlight) => in_flight,
+            Some(TaskStatus::Paused) => paused,
         };
         has_status
             && id.starts_with(&self.prefix)
@@ -87,6 +92,14 @@ pub struct ScannedTask {
     pub due: Timestamp,
     /// Whether a claim holds it.
     pub in_flight: bool,
+    /// Whether it is paused and no claim holds it.
+    pub paused: bool,
+}
+
+impl ScannedTask {
+    pub(super) fn new(id: TaskId, score: i64) -> ScannedTask {
+        ScannedTask { id, due: due_of_score(score), in_flight: score < 0, paused: is_paused_score(score) }
+    }
 }
 
 /// The request for the tasks of a lane that wait.
@@ -116,7 +129,7 @@ pub struct CountRequest {
     pub borders: Vec<Timestamp>,
 }
 
-/// How many tasks of a lane wait or are in flight. Requeued occurrences count, too.
+/// How many tasks of a lane wait, are in flight or are paused. Requeued occurrences count, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaneCounts {
     /// Those that wait.
@@ -125,6 +138,8 @@ pub struct LaneCounts {
     pub overdue: u64,
     /// Those that a claim holds.
     pub in_flight: u64,
+    /// Those that are paused and that no claim holds.
+    pub paused: u64,
     /// Those that wait, from each border to before the next one.
     pub windows: Vec<u64>,
 }
@@ -135,6 +150,7 @@ impl LaneCounts {
         self.waiting += other.waiting;
         self.overdue += other.overdue;
         self.in_flight += other.in_flight;
+        self.paused += other.paused;
         self.windows.resize(self.windows.len().max(other.windows.len()), 0);
         for (window, more) in self.windows.iter_mut().zip(other.windows) {
             *window += more;

@@ -41,31 +41,31 @@ macro_rules! script {
 pub static PUT: Script = script!(
     Put,
     "put",
-    ["lanes", "records", "revisions"],
-    ["tasks", "changes", "crashes", "counts", "lanes", "largest", "due.."],
+    ["lanes", "records", "revisions", "pauses"],
+    ["tasks", "changes", "crashes", "counts", "lanes", "largest", "pauses", "due.."],
     ["now", "not_after", "mode", "wake", "lanes", "lane..", "task.."]
 );
 /// Reads one task.
 pub static GET: Script = script!(
     Get,
     "get",
-    ["lanes", "suspects"],
-    ["tasks", "changes", "counts", "crashes", "due.."],
+    ["lanes", "suspects", "pauses"],
+    ["tasks", "changes", "counts", "crashes", "pauses", "due.."],
     ["now", "id", "lane.."]
 );
 /// Removes a task.
 pub static CANCEL: Script = script!(
     Cancel,
     "cancel",
-    ["lanes"],
-    ["tasks", "changes", "crashes", "counts", "due.."],
+    ["lanes", "pauses"],
+    ["tasks", "changes", "crashes", "counts", "pauses", "due.."],
     ["now", "not_after", "id", "lane.."]
 );
 /// Claims due occurrences.
 pub static CLAIM: Script = script!(
     Claim,
     "claim",
-    ["places", "records", "suspects", "lock", "pauses"],
+    ["places", "records", "suspects", "lock", "paused_lanes"],
     ["due", "leases", "claims", "tasks", "crashes", "counts", "largest", "pauses:lanes"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "newest_first", "after", "after_member", "wake", "lane"]
 );
@@ -73,7 +73,7 @@ pub static CLAIM: Script = script!(
 pub static CLAIM_SUSPECTS: Script = script!(
     ClaimSuspects,
     "claim_suspects",
-    ["places", "suspects", "lock", "pauses"],
+    ["places", "suspects", "lock", "paused_lanes"],
     ["due", "leases", "claims", "tasks", "crashes", "counts", "pauses:lanes"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "unreadable", "after", "after_member", "lane"]
 );
@@ -81,7 +81,7 @@ pub static CLAIM_SUSPECTS: Script = script!(
 pub static SETTLE: Script = script!(
     Settle,
     "settle",
-    ["marks", "dead"],
+    ["marks", "dead", "pauses"],
     [
         "due",
         "leases",
@@ -93,7 +93,8 @@ pub static SETTLE: Script = script!(
         "dead",
         "dead:records",
         "dead:order",
-        "dead:bytes"
+        "dead:bytes",
+        "pauses"
     ],
     [
         "now",
@@ -126,7 +127,7 @@ pub static EXTEND: Script = script!(Extend, "extend", [], ["leases.."], ["now", 
 pub static REAP: Script = script!(
     Reap,
     "reap",
-    ["marks", "dead", "pauses"],
+    ["marks", "dead", "pauses", "paused_lanes"],
     [
         "due",
         "leases",
@@ -142,7 +143,8 @@ pub static REAP: Script = script!(
         "largest",
         "dead:order",
         "dead:bytes",
-        "pauses:lanes"
+        "pauses:lanes",
+        "pauses"
     ],
     ["now", "not_after", "lease", "served", "dead_keep", "wake", "lane"]
 );
@@ -150,7 +152,7 @@ pub static REAP: Script = script!(
 pub static GLANCE: Script = script!(
     Glance,
     "glance",
-    ["lists", "pauses"],
+    ["lists", "paused_lanes"],
     ["lanes", "dead", "pauses:lanes", "due+leases+reap-at.."],
     ["now", "lease", "dead_keep", "depth", "lane.."]
 );
@@ -158,7 +160,7 @@ pub static GLANCE: Script = script!(
 pub static REQUEUE: Script = script!(
     Requeue,
     "requeue",
-    ["lanes", "records", "dead"],
+    ["lanes", "records", "dead", "pauses"],
     ["dead", "dead:records", "tasks", "changes", "crashes", "lanes", "largest", "dead:order", "dead:bytes", "due.."],
     ["now", "not_after", "parent", "due", "died", "wake", "lane.."]
 );
@@ -181,24 +183,37 @@ pub static BROWSE: Script = script!(
 /// Reads one dead occurrence.
 pub static SHOW: Script = script!(Show, "show", [], ["dead", "dead:records"], ["now", "key"]);
 /// Lists tasks of a lane.
-pub static SCAN: Script =
-    script!(Scan, "scan", ["lists"], ["due"], ["now", "cursor", "count", "status", "prefix", "text", "from", "to"]);
+pub static SCAN: Script = script!(
+    Scan,
+    "scan",
+    ["lists", "pauses"],
+    ["due"],
+    ["now", "cursor", "count", "status", "prefix", "text", "from", "to"]
+);
 /// Lists tasks of a lane by due.
 pub static UPCOMING: Script =
     script!(Upcoming, "upcoming", ["places", "lists"], ["due"], ["now", "after", "after_member", "max", "prefix"]);
 /// Counts the tasks of a lane.
 pub static COUNT: Script = script!(Count, "count", ["lists"], ["due"], ["now", "border.."]);
+/// Pauses or resumes a task.
+pub static PAUSE: Script = script!(
+    Pause,
+    "pause",
+    ["lanes", "pauses"],
+    ["tasks", "changes", "crashes", "pauses", "due.."],
+    ["now", "not_after", "id", "verb", "about", "wake", "lane.."]
+);
 /// Pauses or resumes a lane.
 pub static PAUSE_LANE: Script = script!(
     PauseLane,
     "pause_lane",
-    ["lists", "pauses"],
+    ["lists", "paused_lanes"],
     ["due", "pauses:lanes"],
     ["now", "not_after", "lane", "verb", "until", "about"]
 );
 
 /// All scripts.
-pub static ALL: [&Script; 17] = [
+pub static ALL: [&Script; 18] = [
     &PUT,
     &GET,
     &CANCEL,
@@ -215,6 +230,7 @@ pub static ALL: [&Script; 17] = [
     &SCAN,
     &UPCOMING,
     &COUNT,
+    &PAUSE,
     &PAUSE_LANE,
 ];
 
@@ -276,9 +292,9 @@ string_enum! {
         Upcoming = "upcoming",
         /// How many tasks of a lane wait or are in flight.
         Counted = "counted",
-        /// The lane is paused.
+        /// The lane or the task is paused.
         Paused = "paused",
-        /// The lane is not paused any more.
+        /// The lane or the task is not paused any more.
         Resumed = "resumed",
     }
 }

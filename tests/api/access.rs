@@ -14,6 +14,8 @@ pub(super) const NEEDS: &[(&str, &str, char)] = &[
     ("GET", "/v1/tasks/{id}", 'r'),
     ("PUT", "/v1/tasks/{id}", 'w'),
     ("DELETE", "/v1/tasks/{id}", 'w'),
+    ("POST", "/v1/tasks/{id}/pause", 'w'),
+    ("POST", "/v1/tasks/{id}/resume", 'w'),
     ("GET", "/v1/tasks", 'r'),
     ("GET", "/v1/tasks:count", 'r'),
     ("GET", "/v1/upcoming", 'r'),

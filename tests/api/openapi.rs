@@ -46,6 +46,8 @@ async fn every_example_is_answered_as_documented() {
         ("PUT", "/v1/tasks/{id}", 201),
         ("PUT", "/v1/tasks/{id}", 200),
         ("GET", "/v1/tasks/{id}", 200),
+        ("POST", "/v1/tasks/{id}/pause", 200),
+        ("POST", "/v1/tasks/{id}/resume", 200),
         ("GET", "/v1/tasks", 200),
         ("GET", "/v1/upcoming", 200),
         ("GET", "/v1/tasks:count", 200),

@@ -17,6 +17,7 @@ fn lane(name: &str, sink: Option<&str>) -> LaneState {
         waiting: 3,
         overdue: 1,
         in_flight: 2,
+        paused: 0,
         pause: None,
     }
 }
@@ -35,7 +36,7 @@ async fn stats_show_lanes_sinks_and_the_timeline() {
     let stats = stage.get("/v1/stats").await.json();
     assert_eq!(stats["instance"], "i0");
     assert_eq!(stats["timeline"], json!({"status": "up"}));
-    let head = json!({"sink": "orders", "waiting": 3, "overdue": 1, "in_flight": 2, "head": "2026-11-21T12:00:00.001Z", "head_ms": NOON + 1});
+    let head = json!({"sink": "orders", "waiting": 3, "overdue": 1, "in_flight": 2, "paused": 0, "head": "2026-11-21T12:00:00.001Z", "head_ms": NOON + 1});
     assert_eq!(stats["lanes"]["default"], head);
     assert_eq!(stats["lanes"]["old"]["sink"], json!(null));
     assert_eq!(stats["sinks"]["orders"], json!({"kind": "nats", "breaker": "open", "detail": "connection refused"}));

@@ -116,7 +116,7 @@ async fn the_next_dues_of_a_task_are_shown_up_to_its_limit() {
 #[tokio::test]
 async fn tasks_are_counted_by_lane_and_by_due() {
     let stage = Stage::start().await;
-    let lane = |waiting: u64, overdue: u64, in_flight: u64| json!({"waiting": waiting, "overdue": overdue, "in_flight": in_flight});
+    let lane = |waiting: u64, overdue: u64, in_flight: u64| json!({"waiting": waiting, "overdue": overdue, "in_flight": in_flight, "paused": 0});
     let nothing =
         json!({"now": "2026-11-21T12:00:00.000Z", "lanes": {"alerts": lane(0, 0, 0), "default": lane(0, 0, 0)}});
     assert_eq!(stage.get("/v1/tasks:count").await.json(), nothing);

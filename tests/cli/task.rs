@@ -389,11 +389,45 @@ fn tasks_are_counted_in_a_table() {
     let shown = run(&[&["task", "count", "--url", &url][..], &hours].concat());
     assert_eq!((shown.code, shown.err.as_str()), (Some(0), ""));
     let words: Vec<Vec<&str>> = shown.out.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(words[1], ["default", "3", "0", "0"], "{}", shown.out);
+    assert_eq!(words[1], ["default", "3", "0", "0", "0"], "{}", shown.out);
     assert_eq!(words[4], ["2100-01-01T00:00:00.000Z", "2100-01-01T01:00:00.000Z", "1"], "{}", shown.out);
     assert_eq!(words[5], ["2100-01-01T01:00:00.000Z", "2100-01-01T02:00:00.000Z", "2"], "{}", shown.out);
     let json = run(&["task", "count", "--json", "--lane", "default", "--url", &url]);
     let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!(json["lanes"]["default"]["waiting"], 3);
     assert_eq!(run(&["task", "count", "--windows", "2", "--url", &url]).code, Some(2));
+}
+
+#[test]
+fn a_task_is_paused_and_resumed() {
+    let server = serve(&[]);
+    let url = url(&server);
+    for id in ["a", "b"] {
+        assert_eq!(run(&["task", "put", id, "--at", "2100-01-01T00:00:00Z", "--url", &url]).code, Some(0));
+    }
+    let paused = run(&["task", "pause", "a", "b", "--note", "wrong figures", "--url", &url]);
+    let lines = "paused a, due 2100-01-01T00:00:00.000Z\npaused b, due 2100-01-01T00:00:00.000Z\n";
+    assert_eq!((paused.code, paused.out.as_str()), (Some(0), lines), "{}", paused.err);
+    assert_eq!(run(&["task", "pause", "a", "--url", &url]).out, "a is paused already\n");
+    let task: Value = serde_json::from_str(&run(&["task", "get", "a", "--json", "--url", &url]).out).unwrap();
+    assert_eq!((&task["status"], &task["pause"]["note"]), (&json!("paused"), &json!("wrong figures")));
+    let put = run(&["task", "put", "b", "--in", "1ms", "--url", &url]);
+    assert!(put.out.starts_with("replaced b, due ") && put.out.ends_with("; it stays paused\n"), "{}", put.out);
+    let listed = run(&["task", "list", "--status", "paused", "--url", &url]).out;
+    assert!(listed.lines().count() == 2 && listed.contains("a  default  paused  2100-"), "{listed}");
+    let counted = run(&["task", "count", "--url", &url]).out;
+    assert!(counted.lines().nth(1).unwrap().ends_with(" 0         0          0       2"), "{counted}");
+    let exported = run(&["task", "export", "--url", &url]);
+    assert!(exported.out.is_empty() && exported.err.contains("left out 2 that are paused"), "{}", exported.err);
+    assert_eq!(run(&["task", "export", "--status", "paused", "--url", &url]).out.lines().count(), 2);
+    assert!(!super::log(&server).contains("\"task\":\"b\""));
+
+    let resumed = run(&["task", "resume", "b", "a", "--url", &url]);
+    assert!(resumed.code == Some(0) && resumed.out.starts_with("resumed b, due "), "{}{}", resumed.out, resumed.err);
+    wait_for(&server.log(), "\"task\":\"b\"");
+    assert_eq!(run(&["task", "resume", "a", "--url", &url]).out, "a was not paused\n");
+    let unknown = run(&["task", "pause", "nobody", "--url", &url]);
+    assert!(unknown.code == Some(1) && unknown.err.contains("there is no task `nobody`"), "{}", unknown.err);
+    let long = run(&["task", "pause", "a", "--note", &"x".repeat(201), "--url", &url]);
+    assert!(long.code == Some(1) && long.err.contains("at most 200 characters"), "{}", long.err);
 }

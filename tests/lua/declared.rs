@@ -155,6 +155,8 @@ async fn no_script_starts_while_its_slot_moves() {
     stage.glance(&[("default", true)]).await;
     let other_lane = LanePauseRequest::Pause { until: None, about: PauseNote::default() };
     stage.timeline.pause_lane(stage.shard, &lane("other"), other_lane, NEVER).await.unwrap();
+    let pause = TaskPauseRequest::Pause(PauseNote::default());
+    stage.timeline.pause(stage.shard, &task("c"), pause, NEVER).await.unwrap();
     let mut raw = stage.raw();
     for hash in ["changes", "crashes", "counts"] {
         ::redis::cmd("HSET").arg(stage.key(hash)).arg("z").arg("1:0").exec(&mut raw).unwrap();
@@ -174,6 +176,7 @@ async fn no_script_starts_while_its_slot_moves() {
         "dead:bytes",
         "lanes",
         "largest",
+        "pauses",
         "pauses:lanes",
     ];
     let keys: Vec<String> = names.iter().map(|name| stage.key(name)).collect();
@@ -216,6 +219,7 @@ async fn no_script_starts_while_its_slot_moves() {
         timeline.scan(shard, &default, scan).await.map(drop),
         timeline.upcoming(shard, &default, upcoming).await.map(drop),
         timeline.count(shard, &default, CountRequest::default()).await.map(drop),
+        timeline.pause(shard, &task("c"), TaskPauseRequest::Resume, NEVER).await.map(drop),
         timeline.pause_lane(shard, &default, LanePauseRequest::Resume, NEVER).await.map(drop),
     ];
     assert_eq!(answers.len(), ALL.len());

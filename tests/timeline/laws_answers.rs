@@ -18,7 +18,7 @@ super::laws! {
 }
 
 fn answer(result: PutResult, due: i64, in_flight: Option<i64>) -> PutAnswer {
-    PutAnswer { result, due: at(due), in_flight: in_flight.map(at) }
+    PutAnswer { result, due: at(due), in_flight: in_flight.map(at), paused: false }
 }
 
 async fn every_put_is_answered_created_replaced_or_unchanged(stage: Stage) {

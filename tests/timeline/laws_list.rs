@@ -185,7 +185,7 @@ async fn counts_equal_the_lists(stage: Stage) {
     stage.put_all(&ids[120..300], 50_000).await;
     stage.clock.advance(ms(1499));
     let windows = vec![13, 0, 100, 0];
-    let expected = LaneCounts { waiting: 293, overdue: 13, in_flight: 7, windows };
+    let expected = LaneCounts { waiting: 293, overdue: 13, in_flight: 7, paused: 0, windows };
     assert_eq!(
         count(&[0, 1, 500, 501, 50_000]).await,
         expected,
@@ -193,7 +193,7 @@ async fn counts_equal_the_lists(stage: Stage) {
     );
     stage.clock.advance(ms(1));
     let counted = count(&[0, 50_001]).await;
-    assert_eq!(counted, LaneCounts { waiting: 293, overdue: 113, in_flight: 7, windows: vec![293] });
+    assert_eq!(counted, LaneCounts { waiting: 293, overdue: 113, in_flight: 7, paused: 0, windows: vec![293] });
     for (status, number) in [
         (TaskStatus::Scheduled, counted.waiting),
         (TaskStatus::Overdue, counted.overdue),

@@ -9,7 +9,7 @@ use punctual::clock::Timestamp;
 use punctual::task::layout::lane_of;
 use punctual::task::{Counts, Lane, Member, Shard};
 use punctual::timeline::memory::{Change, Claim, OccurrenceMark, ReapAt, Twin, Zset};
-use punctual::timeline::{DeadRecord, LanePause, Token};
+use punctual::timeline::{DeadRecord, LanePause, TaskPause, Token};
 
 /// Reads and edits one namespace. Dropping it removes the keys of its shards. Otherwise `KEYS` would also look at what other
 /// tests have left.
@@ -138,6 +138,7 @@ fn read(twin: &mut Twin, key: &str, value: ::redis::Value) {
         ["dead", "records"] => twin.dead_records = hash(value, |text| Arc::from(text), |bytes| dead_record(&bytes)),
         // What follows from the records is compared once all are read.
         ["dead", "order" | "bytes"] => {}
+        ["pauses"] => twin.pauses = hash(value, parse, |bytes| task_pause(&utf8(&bytes))),
         ["pauses", "lanes"] => twin.paused_lanes = hash(value, parse, |bytes| pause(&utf8(&bytes))),
         ["lanes"] => {
             twin.lanes = ::redis::from_redis_value::<Vec<String>>(value).unwrap().iter().map(|n| lane(n)).collect()
@@ -205,6 +206,12 @@ fn mark(text: &str) -> OccurrenceMark {
 
 fn pause(text: &str) -> LanePause {
     let pause = LanePause::unpack(text).unwrap();
+    assert_eq!(pause.pack(), text);
+    pause
+}
+
+fn task_pause(text: &str) -> TaskPause {
+    let pause = TaskPause::unpack(text).unwrap();
     assert_eq!(pause.pack(), text);
     pause
 }

@@ -22,12 +22,13 @@ pub(in crate::http) enum CancelResult {
     InFlight,
 }
 
-/// Whether an occurrence of the task is being published.
+/// Whether an occurrence of the task is being published, or the task is paused.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum Status {
     Scheduled,
     InFlight,
+    Paused,
 }
 
 /// `overdue`: it waits although it was due at least 1 s ago.
@@ -37,6 +38,7 @@ pub(in crate::http) enum ListStatus {
     Scheduled,
     Overdue,
     InFlight,
+    Paused,
 }
 
 /// `refusing`: it is reachable and refused the last puts.
@@ -90,6 +92,15 @@ pub(in crate::http) enum ReasonSchema {
     Poison,
     #[serde(rename = "too late")]
     TooLate,
+}
+
+/// `unchanged`: it is paused already, or is to be resumed and was not paused.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum TaskPauseResult {
+    Paused,
+    Resumed,
+    Unchanged,
 }
 
 /// `unchanged`: it was not paused.

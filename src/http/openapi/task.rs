@@ -65,6 +65,16 @@ pub(in crate::http) struct PreviewSchema {
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct NothingMore {}
 
+/// Why a task is paused.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = TaskPauseRequest)]
+pub(in crate::http) struct TaskPauseSchema {
+    /// At most 200 characters in one line.
+    #[schema(required = false, max_length = 200)]
+    note: String,
+}
+
 /// Why a lane is paused, and until when.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -62,6 +62,8 @@ struct LaneCountsView {
     overdue: u64,
     /// Those that are being published.
     in_flight: u64,
+    /// Those that are paused.
+    paused: u64,
 }
 
 /// How many tasks that wait are due in a window.
@@ -89,7 +91,7 @@ struct WindowView {
     tag = "tasks",
     params(CountParameters),
     responses((status = 200, body = TaskCountsView, description = "The numbers.",
-        example = json!({"now": "2026-11-21T12:00:00.000Z", "lanes": {"default": {"waiting": 1, "overdue": 0, "in_flight": 0}}}))),
+        example = json!({"now": "2026-11-21T12:00:00.000Z", "lanes": {"default": {"waiting": 1, "overdue": 0, "in_flight": 0, "paused": 0}}}))),
     extensions(("x-codes" = json!([TIMELINE, &["foreign_lane", "invalid"]].concat()))),
 )]
 pub(in crate::http) async fn count(
@@ -107,8 +109,8 @@ pub(in crate::http) async fn count(
         api.intake.check_lane(lane)?;
     }
     let lane_view = |(lane, counted): (Lane, LaneCounts)| {
-        let LaneCounts { waiting, overdue, in_flight, .. } = counted;
-        (lane.to_string(), LaneCountsView { waiting, overdue, in_flight })
+        let LaneCounts { waiting, overdue, in_flight, paused, .. } = counted;
+        (lane.to_string(), LaneCountsView { waiting, overdue, in_flight, paused })
     };
     let window_view = |(place, borders): (usize, &[Timestamp])| WindowView {
         from: borders[0].to_string(),

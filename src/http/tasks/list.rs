@@ -160,14 +160,18 @@ pub(super) fn own_prefix(caller: &Caller, asked: String) -> Option<String> {
 }
 
 fn view(lane: &Lane, task: &ScannedTask, now: Timestamp) -> ListedTaskView {
-    let status = if task.in_flight { TaskStatus::InFlight } else { TaskStatus::Scheduled };
+    let status = match (task.in_flight, task.paused) {
+        (true, _) => TaskStatus::InFlight,
+        (false, true) => TaskStatus::Paused,
+        (false, false) => TaskStatus::Scheduled,
+    };
     ListedTaskView {
         id: task.id.to_string(),
         lane: lane.to_string(),
         status: status.as_str(),
         due: task.due.to_string(),
         due_ms: task.due.as_millis(),
-        overdue: !task.in_flight && is_overdue(task.due, now),
+        overdue: status == TaskStatus::Scheduled && is_overdue(task.due, now),
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(super) mod count;
 pub(super) mod list;
+pub(super) mod pause;
 pub(super) mod upcoming;
 mod views;
 
@@ -15,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use self::views::{CancelView, HeldTaskView, put_view, task_view};
+use self::views::{CancelView, HeldTaskView, Shown, put_view, task_view};
 use super::caller::Caller;
 use super::openapi::{self, BODY, LIMITED_PUT, TIMELINE};
 use super::problem::Problem;
@@ -134,7 +135,8 @@ pub(super) async fn get(
                 None => None,
             };
             let lane_paused = (api.is_lane_paused)(&record.lane);
-            match task_view(&id, &record, &held, failed, next, lane_paused, api.intake.clock().now()) {
+            let shown = Shown { failed, next, lane_paused, now: api.intake.clock().now() };
+            match task_view(&id, &record, held, shown, &caller) {
                 Ok(view) => Ok(json(StatusCode::OK, view)),
                 Err(error) => Err(Problem::unreadable(&error)),
             }

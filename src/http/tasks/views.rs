@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::pause::TaskPauseView;
 use crate::clock::Timestamp;
 use crate::engine::{FailedAttempt, intake};
+use crate::http::caller::Caller;
 use crate::http::openapi::enums;
 use crate::http::openapi::task::{CatchUpSchema, MessageSchema, Retry, ScheduleSchema};
 use crate::task::{Record, TaskId, spec};
-use crate::timeline::{OVERDUE_AFTER, PutResult, StoredTask};
+use crate::timeline::{OVERDUE_AFTER, PutResult, StoredTask, TaskStatus};
 
 /// A due, in both forms.
 #[derive(Serialize, ToSchema)]
@@ -107,6 +109,10 @@ pub(super) struct HeldTaskView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     last_error: Option<String>,
+    /// Missing unless it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pause: Option<TaskPauseView>,
     /// Whether its lane is paused, so that it waits even when it is due.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
@@ -180,10 +186,10 @@ pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut, now: Timestamp) -
     let view = PutView {
         id,
         result: put.result.as_str(),
-        status: if put.in_flight.is_some() { "in_flight" } else { "scheduled" },
+        status: status_of(put.in_flight.is_some(), put.paused),
         due,
         due_ms,
-        overdue,
+        overdue: overdue && !put.paused,
         next: put.next.into_iter().map(Due::from).collect(),
         in_flight: put.in_flight.map(|key| key.to_string()),
     };
@@ -191,15 +197,29 @@ pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut, now: Timestamp) -
     (status, [(header::LOCATION, place)], axum::Json(view)).into_response()
 }
 
+fn status_of(in_flight: bool, paused: bool) -> &'static str {
+    match (in_flight, paused) {
+        (true, _) => TaskStatus::InFlight.as_str(),
+        (false, true) => TaskStatus::Paused.as_str(),
+        (false, false) => TaskStatus::Scheduled.as_str(),
+    }
+}
+
+/// What is shown of a task beside what the timeline stores.
+pub(super) struct Shown {
+    pub(super) failed: Option<FailedAttempt>,
+    pub(super) next: Option<Vec<Timestamp>>,
+    pub(super) lane_paused: bool,
+    pub(super) now: Timestamp,
+}
+
 /// The task and its state; the task's own bytes are unchanged.
 pub(super) fn task_view(
     id: &TaskId,
     record: &Record,
-    held: &StoredTask,
-    failed: Option<FailedAttempt>,
-    next: Option<Vec<Timestamp>>,
-    lane_paused: bool,
-    now: Timestamp,
+    held: StoredTask,
+    Shown { failed, next, lane_paused, now }: Shown,
+    caller: &Caller,
 ) -> Result<String, serde_json::Error> {
     let counts = record.task.schedule.is_recurring().then(|| CountsView {
         accepted: held.counts.accepted,
@@ -212,14 +232,15 @@ pub(super) fn task_view(
     let Members { schedule, message, retry, catch_up } = serde_json::from_str(task.get())?;
     let view = HeldTaskView {
         id,
-        status: if held.in_flight { "in_flight" } else { "scheduled" },
+        status: status_of(held.in_flight, held.pause.is_some()),
         due,
         due_ms,
-        overdue: !held.in_flight && is_overdue(held.due, now),
+        overdue: !held.in_flight && held.pause.is_none() && is_overdue(held.due, now),
         next: next.map(|dues| dues.into_iter().map(Due::from).collect()),
         in_flight: held.in_flight.then(|| crate::task::Key { task: id.clone(), due: held.due }.to_string()),
         attempts: failed.as_ref().map(|failed| failed.attempts),
         last_error: failed.map(|failed| failed.detail),
+        pause: held.pause.map(|pause| TaskPauseView::of(pause, caller)),
         lane_paused,
         unreadable: held.unreadable,
         created: record.created.to_string(),

@@ -1,4 +1,4 @@
-//! The body of a request to pause a lane: `{"note"?, "until"?}`.
+//! The bodies of requests to pause: a lane `{"note"?, "until"?}`, a task `{"note"?}`.
 
 use super::object::{self, Field};
 use super::time::{self, Rounding};
@@ -38,6 +38,22 @@ pub fn read_pause(json: &[u8], now: Timestamp) -> Result<PauseBody, Vec<Fault>> 
         });
         object.end();
         Some(PauseBody { note, until })
+    })
+}
+
+/// Parses the body of a request to pause a task. Returns the note.
+///
+/// # Errors
+/// Every fault of the document.
+pub fn read_note(json: &[u8]) -> Result<String, Vec<Fault>> {
+    if json.is_empty() {
+        return Ok(String::new());
+    }
+    object::read(json, "body", |field| {
+        let mut object = field.object()?;
+        let note = object.optional("note", note).unwrap_or_default();
+        object.end();
+        Some(note)
     })
 }
 
@@ -84,6 +100,8 @@ mod tests {
         let long = format!(r#"{{"note":"{}"}}"#, "ü".repeat(201));
         assert_eq!(read(&long), Err(vec!["/note too_large".to_owned()]));
         assert!(read(&long.replacen('ü', "", 1)).is_ok());
+        assert_eq!((read_note(b""), read_note(br#"{"note":"x"}"#)), (Ok(String::new()), Ok("x".to_owned())));
+        assert_eq!(read_note(br#"{"until":"2026-11-21T12:00:01Z"}"#).unwrap_err()[0].code, "unknown_field");
         let wrong = read(r#"{"note":"a\nb","until":"2026-11-21T12:00:00Z","for":1}"#).unwrap_err();
         assert_eq!(wrong, ["/note bad_value", "/until out_of_range", "/for unknown_field"]);
     }

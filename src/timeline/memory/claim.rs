@@ -185,7 +185,7 @@ impl Twin {
             member: Some((*member).clone()),
         });
         let from = selection.last.as_ref().or(after);
-        let behind = self.due.get(lane).and_then(|line| line.positive().find(|row| is_behind(*row, from)));
+        let behind = self.waiting(lane).find(|row| is_behind(*row, from));
         selection.head = behind.map(|(score, _)| Timestamp::from_millis(score));
     }
 

@@ -6,6 +6,7 @@ use super::twin::{AnswerWithWakes, Change, OccurrenceMark, Twin};
 use crate::clock::Timestamp;
 use crate::task::layout::lane_of;
 use crate::task::{Key, Lane, Member};
+use crate::timeline::pauses::due_of_score;
 use crate::timeline::{
     BrowseRequest, Browsed, Dead, DeadCap, DeadCursor, DeadFilter, DeadRecord, MAX_BROWSED, MAX_BROWSED_BYTES,
     RequeueAnswer, TimelineError,
@@ -39,7 +40,7 @@ impl Twin {
         }
         let parent = Member::from(&key.task);
         let has_due = self.place(&parent).is_some_and(|(_, score)| {
-            score.abs() == key.due.as_millis() || self.changes.get(&parent) == Some(&Change::Due(key.due))
+            due_of_score(score) == key.due || self.changes.get(&parent) == Some(&Change::Due(key.due))
         });
         if has_due {
             return Ok(AnswerWithWakes::quietly(RequeueAnswer::InFlight));

@@ -29,8 +29,8 @@ use super::calls::{Calls, Verb};
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
     LanePauseAnswer, LanePauseRequest, Link, Put, PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest,
-    Scanned, Settle, Settled, StoredTask, SuspectsRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest,
-    Wake,
+    Scanned, Settle, Settled, StoredTask, SuspectsRequest, TaskPauseAnswer, TaskPauseRequest, Timeline, TimelineError,
+    Token, Upcoming, UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
@@ -280,6 +280,17 @@ impl Timeline for MemoryTimeline {
     async fn count(&self, shard: Shard, lane: &Lane, request: CountRequest) -> Result<LaneCounts, TimelineError> {
         self.step(Verb::Count, shard, None, |twin, now| Ok(AnswerWithWakes::quietly(twin.count(now, lane, &request))))
             .await
+    }
+
+    async fn pause(
+        &self,
+        shard: Shard,
+        id: &TaskId,
+        request: TaskPauseRequest,
+        not_after: Timestamp,
+    ) -> Result<TaskPauseAnswer, TimelineError> {
+        let step = |twin: &mut Twin, now| twin.pause(now, id, &request, not_after);
+        self.step(Verb::Pause, shard, Some(not_after), step).await
     }
 
     async fn pause_lane(

@@ -1,11 +1,64 @@
-//! The verb pause_lane.
+//! The verbs pause and pause_lane.
 
-use super::twin::{AnswerWithWakes, Twin};
+use super::twin::{AnswerWithWakes, Change, Twin};
 use crate::clock::Timestamp;
-use crate::task::Lane;
-use crate::timeline::{CountRequest, LanePause, LanePauseAnswer, LanePauseRequest, LanePauseResult, TimelineError};
+use crate::task::{Lane, Member, TaskId};
+use crate::timeline::pauses::{due_of_score, paused_score};
+use crate::timeline::{
+    CountRequest, LanePause, LanePauseAnswer, LanePauseRequest, LanePauseResult, TaskPause, TaskPauseAnswer,
+    TaskPauseRequest, TimelineError,
+};
 
 impl Twin {
+    /// Pauses or resumes a task.
+    ///
+    /// # Errors
+    /// [`TimelineError::Late`] after `not_after`.
+    pub fn pause(
+        &mut self,
+        now: Timestamp,
+        id: &TaskId,
+        request: &TaskPauseRequest,
+        not_after: Timestamp,
+    ) -> Result<AnswerWithWakes<TaskPauseAnswer>, TimelineError> {
+        if now > not_after {
+            return Err(TimelineError::Late);
+        }
+        let member = Member::from(id);
+        let change = self.changes.get(&member).copied();
+        let Some((lane, score)) = self.place(&member).filter(|_| change != Some(Change::Cancelled)) else {
+            return Ok(AnswerWithWakes::quietly(TaskPauseAnswer::Unknown));
+        };
+        let (held, in_flight) = (due_of_score(score), score < 0);
+        let due = if let Some(Change::Due(due)) = change { due } else { held };
+        let (before, is_paused) = (self.head(&lane), self.pauses.contains_key(&member));
+        match request {
+            TaskPauseRequest::Pause(about) if !is_paused => {
+                let pause = TaskPause { pass: None, at: now, about: about.clone() };
+                self.pauses.insert(member.clone(), pause);
+                if !in_flight {
+                    self.turn(&lane, &member, paused_score(held));
+                }
+                let handed_out = self.mark(&member, held).is_some_and(|mark| mark.count.is_some());
+                let in_flight = (in_flight || handed_out).then_some(held);
+                Ok(AnswerWithWakes::quietly(TaskPauseAnswer::Paused { due, in_flight }))
+            }
+            TaskPauseRequest::Resume if is_paused => {
+                self.pauses.remove(&member);
+                let answer = TaskPauseAnswer::Resumed { due, in_flight: in_flight.then_some(held) };
+                if in_flight {
+                    return Ok(AnswerWithWakes::quietly(answer));
+                }
+                self.turn(&lane, &member, held.as_millis());
+                let wakes = self.came(now, &lane, before, &[held]).into_iter().collect();
+                Ok(AnswerWithWakes { answer, wakes })
+            }
+            TaskPauseRequest::Pause(_) | TaskPauseRequest::Resume => {
+                Ok(AnswerWithWakes::quietly(TaskPauseAnswer::Unchanged { due }))
+            }
+        }
+    }
+
     /// Pauses or resumes a lane.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use crate::clock::Timestamp;
 use crate::task::layout::{RESETS, has, lane_of, tail};
 use crate::task::record::replacing;
 use crate::task::{Key, Lane, Member, TaskId};
+use crate::timeline::pauses::{due_of_score, paused_score};
 use crate::timeline::{CancelAnswer, Put, PutAnswer, PutMode, PutResult, StoredTask, TimelineError};
 
 impl Twin {
@@ -33,7 +34,7 @@ impl Twin {
 
     /// Puts one task. `new_dues` collects the earliest new due of each lane.
     fn put_one<'a>(&mut self, mode: PutMode, put: &'a Put, new_dues: &mut BTreeMap<&'a Lane, Timestamp>) -> PutAnswer {
-        let refused = |result, in_flight| PutAnswer { result, due: put.due, in_flight };
+        let refused = |result, in_flight| PutAnswer { result, due: put.due, in_flight, paused: false };
         if !put.due.is_valid_due() {
             return refused(PutResult::BadDue, None);
         }
@@ -51,10 +52,11 @@ impl Twin {
             waits();
             self.write(&member, put, false);
             self.crashes.remove(&member);
+            self.pauses.remove(&member);
             self.set_score(&put.lane, &member, put.due.as_millis());
-            return PutAnswer { result: PutResult::Created, due: put.due, in_flight: None };
+            return PutAnswer { result: PutResult::Created, due: put.due, in_flight: None, paused: false };
         };
-        let held = Timestamp::from_millis(score.abs());
+        let (held, paused) = (due_of_score(score), self.pauses.contains_key(&member));
         let in_flight = score < 0;
         let change = self.changes.get(&member).copied();
         let mark = self.mark(&member, held).filter(|_| !in_flight);
@@ -68,7 +70,7 @@ impl Twin {
                 _ => held,
             };
             let former = change.map(|_| held);
-            let unchanged = PutAnswer { result: PutResult::Unchanged, due: comes, in_flight: former };
+            let unchanged = PutAnswer { result: PutResult::Unchanged, due: comes, in_flight: former, paused };
             if mode == PutMode::Post && !equal {
                 return refused(PutResult::KeyReused, None);
             }
@@ -93,7 +95,7 @@ impl Twin {
             self.write(&member, put, !cancelled);
             self.changes.insert(member, Change::Due(put.due));
             let result = if cancelled { PutResult::Created } else { PutResult::Replaced };
-            return PutAnswer { result, due: put.due, in_flight: Some(held) };
+            return PutAnswer { result, due: put.due, in_flight: Some(held), paused };
         }
         if (marked && put.due == held) || is_requeued {
             return refused(PutResult::InFlight, Some(put.due));
@@ -102,13 +104,15 @@ impl Twin {
         if put.due != held || mark.is_some() {
             self.crashes.remove(&member);
         }
-        waits();
+        if !paused {
+            waits();
+        }
         self.write(&member, put, true);
         if put.lane != lane {
             self.remove_score(&lane, &member);
         }
-        self.set_score(&put.lane, &member, put.due.as_millis());
-        PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: named }
+        self.set_score(&put.lane, &member, if paused { paused_score(put.due) } else { put.due.as_millis() });
+        PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: named, paused }
     }
 
     /// Stores the record and resets the counters. With `replaces`, the revision continues from the stored record.
@@ -138,7 +142,8 @@ impl Twin {
         let Some((lane, score)) = self.place(&member) else {
             return Ok(AnswerWithWakes::quietly(CancelAnswer::Unknown));
         };
-        let due = Timestamp::from_millis(score.abs());
+        let due = due_of_score(score);
+        self.pauses.remove(&member);
         if score < 0 {
             self.changes.insert(member.clone(), Change::Cancelled);
             self.counts.remove(&member);
@@ -160,13 +165,15 @@ impl Twin {
             Some(Change::Due(due)) => Some(*due),
             None => None,
         };
+        let due = due_of_score(score);
         Some(StoredTask {
             record: record.clone(),
-            due: Timestamp::from_millis(score.abs()),
+            due,
             in_flight: score < 0,
             due_after_claim: changed,
             counts: self.counts.get(&member).copied().unwrap_or_default(),
-            unreadable: score > 0 && self.mark(&member, Timestamp::from_millis(score)).is_some_and(|it| it.unreadable),
+            unreadable: score > 0 && self.mark(&member, due).is_some_and(|it| it.unreadable),
+            pause: self.pauses.get(&member).cloned(),
         })
     }
 }

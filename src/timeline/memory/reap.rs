@@ -104,12 +104,12 @@ impl Twin {
         }
     }
 
-    /// Returns an occurrence of an expired claim to its lane. Returns its due, or `None` if the task was cancelled.
+    /// Returns an occurrence of an expired claim to its lane. Returns its due, or `None` if the task was cancelled or is
+    /// paused.
     fn return_to_lane(&mut self, lane: &Lane, member: &Member, due: Timestamp) -> Option<Timestamp> {
-        if let Some(change) = self.apply_change(lane, member) {
-            return change.due();
+        if let Some(due) = self.apply_change(lane, member) {
+            return due;
         }
-        self.turn(lane, member, due.as_millis());
         let before = self.mark(member, due);
         let count = before.and_then(|mark| mark.count).unwrap_or_default();
         let mark = match before {
@@ -119,7 +119,7 @@ impl Twin {
             _ => OccurrenceMark::crashed(due, count.saturating_add(1)),
         };
         self.crashes.insert(member.clone(), mark);
-        Some(due)
+        self.let_wait(lane, member, due)
     }
 
     fn is_empty_lane(&self, lane: &Lane) -> bool {
@@ -183,7 +183,8 @@ impl Twin {
             reap: reap && known,
             depth: counts.as_ref().map(|counts| (counts.waiting, counts.in_flight)),
             held,
-            overdue: counts.map_or(0, |counts| counts.overdue),
+            overdue: counts.as_ref().map_or(0, |counts| counts.overdue),
+            paused: counts.map_or(0, |counts| counts.paused),
             pause,
         }
     }

@@ -8,6 +8,7 @@ use crate::clock::Timestamp;
 use crate::task::{Lane, Member};
 use crate::timeline::DuePosition;
 use crate::timeline::OVERDUE_AFTER;
+use crate::timeline::pauses::is_paused_score;
 use crate::timeline::scan::{
     CountRequest, LaneCounts, MAX_UPCOMING, ScanRequest, Scanned, ScannedTask, Upcoming, UpcomingRequest,
 };
@@ -37,7 +38,7 @@ impl Twin {
             // A requeued occurrence is no task.
             let id = member.requeued_key().is_none().then(|| member.task())?;
             request.filter.selects(id.as_str(), score, now).then_some(())?;
-            Some(ScannedTask { id, due: Timestamp::from_millis(score.abs()), in_flight: score < 0 })
+            Some(ScannedTask::new(id, score))
         });
         Scanned { tasks: selected.collect(), cursor, process: 0 }
     }
@@ -45,13 +46,11 @@ impl Twin {
     /// Lists the tasks of a lane that wait, by due and id.
     #[must_use]
     pub fn upcoming(&self, lane: &Lane, request: &UpcomingRequest) -> Upcoming {
-        let Some(due) = self.due.get(lane) else { return Upcoming::default() };
         let after = &request.after;
         let is_behind = |score: i64, member: &Member| {
             (score, Some(member)) > (after.due.as_millis(), after.member.as_ref()) && score >= after.due.as_millis()
         };
-        let mut behind =
-            due.between(after.due.as_millis().max(1), i64::MAX).filter(|(score, member)| is_behind(*score, member));
+        let mut behind = self.waiting(lane).filter(|(score, member)| is_behind(*score, member));
         let (mut tasks, mut last) = (Vec::new(), None);
         for _ in 0..MAX_UPCOMING {
             if tasks.len() >= request.max {
@@ -76,9 +75,10 @@ impl Twin {
         let in_flight = line.map_or(0, |line| line.negative().count() as u64);
         let window = |borders: &[Timestamp]| between(borders[0].as_millis(), borders[1].as_millis() - 1);
         LaneCounts {
-            waiting: line.map_or(0, |line| line.len() as u64) - in_flight,
+            waiting: self.waiting(lane).count() as u64,
             overdue: between(1, now.minus(OVERDUE_AFTER).as_millis()),
             in_flight,
+            paused: line.map_or(0, |line| line.iter().filter(|(score, _)| is_paused_score(*score)).count() as u64),
             windows: request.borders.windows(2).map(window).collect(),
         }
     }

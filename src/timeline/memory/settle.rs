@@ -46,20 +46,17 @@ impl Twin {
                 continue;
             }
             named.insert(member);
-            if let Some(change) = self.apply_change(lane, member) {
+            if let Some(due) = self.apply_change(lane, member) {
                 settled.changed.push(member.clone());
-                waits.extend(change.due());
+                waits.extend(due);
                 continue;
             }
-            self.judge(now, lane, settlement, &mut recurring_dead);
+            let due = self.judge(now, lane, settlement, &mut recurring_dead);
             if let Verdict::Dead(dead_record) | Verdict::DeadNext { dead_record, .. } = verdict {
                 died.extend(lane_of(&dead_record.record));
             }
-            waits.extend(match verdict {
-                Verdict::Finished | Verdict::Dead(_) => None,
-                Verdict::Next { due, .. } | Verdict::DeadNext { due, .. } => Some(*due),
-                Verdict::Back { .. } | Verdict::Unreadable => (!settle.quiet).then_some(*due),
-            });
+            let returns = matches!(verdict, Verdict::Back { .. } | Verdict::Unreadable);
+            waits.extend(due.filter(|_| !(returns && settle.quiet)));
         }
         if all {
             claim.pairs.clear();
@@ -69,12 +66,11 @@ impl Twin {
         }
         if settle.rest == RestOfClaim::Back {
             for (member, due) in claim.pairs.drain(..) {
-                if let Some(change) = self.apply_change(lane, &member) {
+                if let Some(due) = self.apply_change(lane, &member) {
                     settled.changed.push(member);
-                    waits.extend(change.due());
+                    waits.extend(due);
                 } else {
-                    self.turn(lane, &member, due.as_millis());
-                    waits.extend((!settle.quiet).then_some(due));
+                    waits.extend(self.let_wait(lane, &member, due).filter(|_| !settle.quiet));
                 }
             }
         }
@@ -91,7 +87,7 @@ impl Twin {
         Ok(AnswerWithWakes { answer: settled, wakes })
     }
 
-    /// Applies one verdict. A task and its requeued occurrence may die under the same key in one settle; the record of the
+    /// Applies one verdict. Returns the due that the task waits for then, if it does. A task and its requeued occurrence may die under the same key in one settle; the record of the
     /// one that has a next due is kept then, as in the script. `recurring_dead` are the keys of these so far.
     fn judge(
         &mut self,
@@ -99,42 +95,46 @@ impl Twin {
         lane: &Lane,
         Settlement { member, due, verdict }: &Settlement,
         recurring_dead: &mut BTreeSet<Key>,
-    ) {
+    ) -> Option<Timestamp> {
         match verdict {
-            Verdict::Finished => self.end(lane, member),
+            Verdict::Finished => {
+                self.end(lane, member);
+                None
+            }
             Verdict::Next { due, counts } => self.go_on(lane, member, *due, *counts),
             Verdict::Dead(dead_record) => {
                 if !recurring_dead.contains(&member.key(*due)) {
                     self.add_dead(now, member, *due, dead_record);
                 }
                 self.end(lane, member);
+                None
             }
             Verdict::DeadNext { dead_record, due: next, counts } => {
                 recurring_dead.insert(member.key(*due));
                 self.add_dead(now, member, *due, dead_record);
-                self.go_on(lane, member, *next, *counts);
+                self.go_on(lane, member, *next, *counts)
             }
             Verdict::Back { begun } => {
-                self.turn(lane, member, due.as_millis());
                 let count = self.mark(member, *due).and_then(|mark| mark.count);
                 // Drop a mark of unreadability: this holder could parse the occurrence.
                 match count.or_else(|| begun.then_some(0)) {
                     Some(count) => self.crashes.insert(member.clone(), OccurrenceMark::crashed(*due, count)),
                     None => self.crashes.remove(member),
                 };
+                self.let_wait(lane, member, *due)
             }
             Verdict::Unreadable => {
-                self.turn(lane, member, due.as_millis());
                 let count = self.mark(member, *due).and_then(|mark| mark.count);
                 self.crashes.insert(member.clone(), OccurrenceMark { due: *due, count, unreadable: true });
+                self.let_wait(lane, member, *due)
             }
         }
     }
 
-    fn go_on(&mut self, lane: &Lane, member: &Member, next: Timestamp, counts: Counts) {
-        self.turn(lane, member, next.as_millis());
+    fn go_on(&mut self, lane: &Lane, member: &Member, next: Timestamp, counts: Counts) -> Option<Timestamp> {
         self.counts.insert(member.clone(), counts);
         self.crashes.remove(member);
+        self.let_wait(lane, member, next)
     }
 
     fn add_dead(&mut self, now: Timestamp, member: &Member, due: Timestamp, dead_record: &DeadRecord) {

@@ -3,7 +3,7 @@
 //! A [`Twin`] stores the same data as the keys of a shard in Redis, under the same names. Its verbs take the time and
 //! return what the scripts reply, so that a test can compare the two, or try every order of steps on copies. The verbs
 //! are in `put.rs` (put, cancel, get), `claim.rs` (claim, claim_suspects), `settle.rs` (settle, extend), `reap.rs`
-//! (reap, glance), `scan.rs` (scan, upcoming, count), `pauses.rs` (pause_lane) and `dead.rs` (requeue, discard, browse, show).
+//! (reap, glance), `scan.rs` (scan, upcoming, count), `pauses.rs` (pause, pause_lane) and `dead.rs` (requeue, discard, browse, show).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,14 +14,16 @@ use super::zset::Zset;
 use crate::clock::Timestamp;
 use crate::task::layout::lane_of;
 use crate::task::{Counts, Lane, Member};
-use crate::timeline::{DeadRecord, LanePause, Token};
+use crate::timeline::pauses::paused_score;
+use crate::timeline::{DeadRecord, LanePause, TaskPause, Token};
 
 /// The state of one shard.
 ///
 /// As in Redis, a set without members does not exist, so equal shards are equal values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Twin {
-    /// By lane: member to due in ms, positive while it waits, negative while it is claimed.
+    /// By lane: member to due in ms, positive while it waits, negative while it is claimed; 10^15 + due while it is
+    /// paused and no claim holds it.
     pub due: BTreeMap<Lane, Zset<Member>>,
     /// Member to encoded record.
     pub tasks: BTreeMap<Member, Bytes>,
@@ -45,6 +47,8 @@ pub struct Twin {
     pub largest: usize,
     /// By lane: the time of the next reap.
     pub reap_at: BTreeMap<Lane, ReapAt>,
+    /// Paused tasks.
+    pub pauses: BTreeMap<Member, TaskPause>,
     /// Paused lanes.
     pub paused_lanes: BTreeMap<Lane, LanePause>,
 }
@@ -125,7 +129,13 @@ impl Twin {
     /// The earliest due that waits in a lane.
     #[must_use]
     pub fn head(&self, lane: &Lane) -> Option<Timestamp> {
-        self.due.get(lane)?.positive().next().map(|(score, _)| Timestamp::from_millis(score))
+        self.waiting(lane).next().map(|(score, _)| Timestamp::from_millis(score))
+    }
+
+    /// The members of a lane that wait and are not paused, the earliest first, with their dues.
+    pub(super) fn waiting(&self, lane: &Lane) -> impl Iterator<Item = (i64, &Member)> {
+        let between = |line| Zset::between(line, Timestamp::MIN_DUE.as_millis(), Timestamp::MAX_DUE.as_millis());
+        self.due.get(lane).into_iter().flat_map(between)
     }
 
     /// The score of a member in a lane.
@@ -204,19 +214,29 @@ impl Twin {
         self.tasks.remove(member);
         self.counts.remove(member);
         self.crashes.remove(member);
+        self.pauses.remove(member);
     }
 
-    /// Applies a put or cancel that was made while the task was in flight, if there was one.
-    pub(super) fn apply_change(&mut self, lane: &Lane, member: &Member) -> Option<Change> {
-        let change = self.changes.remove(member)?;
-        match change {
-            Change::Cancelled => self.end(lane, member),
-            Change::Due(due) => {
-                self.turn(lane, member, due.as_millis());
-                self.crashes.remove(member);
+    /// Gives a member of a lane this due after its claim. Returns the due if it waits for it, or `None` if it is paused.
+    pub(super) fn let_wait(&mut self, lane: &Lane, member: &Member, due: Timestamp) -> Option<Timestamp> {
+        let paused = self.pauses.get(member).is_some_and(|pause| pause.keeps_back(due));
+        self.turn(lane, member, if paused { paused_score(due) } else { due.as_millis() });
+        (!paused).then_some(due)
+    }
+
+    /// Applies a put or cancel that was made while the task was in flight, if there was one. Returns the due that the
+    /// task waits for then, if it does.
+    pub(super) fn apply_change(&mut self, lane: &Lane, member: &Member) -> Option<Option<Timestamp>> {
+        Some(match self.changes.remove(member)? {
+            Change::Cancelled => {
+                self.end(lane, member);
+                None
             }
-        }
-        Some(change)
+            Change::Due(due) => {
+                self.crashes.remove(member);
+                self.let_wait(lane, member, due)
+            }
+        })
     }
 
     /// The wake-up to send after dues were added to a lane whose head was `before`. There is one if the earliest new

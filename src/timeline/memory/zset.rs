@@ -54,11 +54,6 @@ impl<M: Ord + Clone> Zset<M> {
         self.order.iter().filter_map(|(score, member)| Some((*score, member.as_ref()?)))
     }
 
-    /// Members with a score above 0, the smallest first.
-    pub fn positive(&self) -> impl Iterator<Item = (i64, &M)> {
-        self.order.range((1, None)..).filter_map(|(score, member)| Some((*score, member.as_ref()?)))
-    }
-
     /// Members with a score from `low` to `high`, the smallest first.
     pub fn between(&self, low: i64, high: i64) -> impl DoubleEndedIterator<Item = (i64, &M)> + Clone {
         let end = high.saturating_add(1).max(low);

@@ -17,7 +17,9 @@ use super::server::Advice;
 use super::session::{CallError, Session, detail};
 use super::wait_connection::{TWO_SERVERS, server_process};
 use crate::clock::Timestamp;
-use crate::timeline::{CancelAnswer, LanePauseAnswer, PutAnswer, PutResult, RequeueAnswer, TimelineError};
+use crate::timeline::{
+    CancelAnswer, LanePauseAnswer, PutAnswer, PutResult, RequeueAnswer, TaskPauseAnswer, TimelineError,
+};
 
 /// Upper bound of one wait.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(3600);
@@ -181,6 +183,12 @@ impl DurableAnswer for RequeueAnswer {
             RequeueAnswer::InFlight | RequeueAnswer::Unreadable => None,
             RequeueAnswer::Unknown => Some(UNCONFIRMED_ABSENCE),
         }
+    }
+}
+
+impl DurableAnswer for TaskPauseAnswer {
+    fn unsure(&self) -> Option<&'static str> {
+        Some(if *self == TaskPauseAnswer::Unknown { UNCONFIRMED_ABSENCE } else { UNCONFIRMED })
     }
 }
 

@@ -45,7 +45,7 @@ impl LastKnown {
         for ((lane, _), seen) in request.lanes.iter().zip(&glance.lanes) {
             if let Some((waiting, in_flight)) = seen.depth {
                 let count = tasks.entry((shard, lane.clone())).or_default();
-                count.latest = waiting + in_flight;
+                count.latest = waiting + in_flight + seen.paused;
                 count.most = count.most.max(count.latest);
             }
         }

@@ -42,7 +42,7 @@ use self::dead::{Discard, Requeue, Show};
 pub use self::durable::Durability;
 use self::layout::{LastKnown, Layout};
 use self::link::{Connector, LinkState};
-use self::pauses::PauseLane;
+use self::pauses::{PauseLane, PauseTask};
 pub use self::server::{Advice, ServerCheck, ServerCheckError, ServerState, check_server};
 use self::settle::SettleCall;
 use self::verbs::{Cancel, Extend, Get};
@@ -51,8 +51,8 @@ use super::keys::Keys;
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
     LanePauseAnswer, LanePauseRequest, Link, MAX_BATCH, Put, PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer,
-    ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest, Timeline, TimelineError, Token, Upcoming,
-    UpcomingRequest, Wake,
+    ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest, TaskPauseAnswer, TaskPauseRequest, Timeline,
+    TimelineError, Token, Upcoming, UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
 use crate::metrics::Metrics;
@@ -279,6 +279,12 @@ impl RedisTimeline {
         self.lanes.lock().clone()
     }
 
+    /// See [`Layout::allow_pauses`].
+    async fn allow_pauses(&self) -> Result<(), TimelineError> {
+        let session = self.link_state.session_by(Instant::now() + self.response_timeout).await;
+        self.layout.allow_pauses(&session.map_err(TimelineError::Away)?).await
+    }
+
     fn remember(&self, lane: &Lane) {
         let mut lanes = self.lanes.lock();
         if lanes.len() < MAX_LANES_REMEMBERED && !lanes.contains(lane) {
@@ -458,6 +464,23 @@ impl Timeline for RedisTimeline {
         self.calls.count(Verb::Count, self.run(shard, from_ref(lane), &request)).await
     }
 
+    async fn pause(
+        &self,
+        shard: Shard,
+        id: &TaskId,
+        request: TaskPauseRequest,
+        not_after: Timestamp,
+    ) -> Result<TaskPauseAnswer, TimelineError> {
+        let paused = async {
+            if matches!(request, TaskPauseRequest::Pause(_)) {
+                self.allow_pauses().await?;
+            }
+            let call = PauseTask { id, request: &request, not_after };
+            self.durably(not_after, self.run_in_its_lane(shard, &call)).await
+        };
+        self.calls.count(Verb::Pause, paused).await
+    }
+
     async fn pause_lane(
         &self,
         shard: Shard,
@@ -467,8 +490,7 @@ impl Timeline for RedisTimeline {
     ) -> Result<LanePauseAnswer, TimelineError> {
         let paused = async {
             if matches!(request, LanePauseRequest::Pause { .. }) {
-                let session = self.link_state.session_by(Instant::now() + self.response_timeout).await;
-                self.layout.allow_pauses(&session.map_err(TimelineError::Away)?).await?;
+                self.allow_pauses().await?;
             }
             let call = PauseLane { request: &request, not_after };
             self.durably(not_after, self.run(shard, from_ref(lane), &call)).await

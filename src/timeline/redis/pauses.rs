@@ -1,14 +1,61 @@
-//! The request that pauses or resumes a lane.
+//! The requests that pause or resume a task or a lane.
 
 use super::call::Call;
 use super::reply::Reply;
 use super::request::Request;
 use super::verbs::lane;
 use crate::clock::Timestamp;
-use crate::task::Lane;
+use crate::task::{Lane, TaskId};
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{self, Code, Script};
-use crate::timeline::{LanePauseAnswer, LanePauseRequest, LanePauseResult, TimelineError};
+use crate::timeline::{
+    LanePauseAnswer, LanePauseRequest, LanePauseResult, TaskPauseAnswer, TaskPauseRequest, TimelineError,
+};
+
+/// Pauses or resumes a task.
+pub(super) struct PauseTask<'a> {
+    pub(super) id: &'a TaskId,
+    pub(super) request: &'a TaskPauseRequest,
+    pub(super) not_after: Timestamp,
+}
+
+impl Request for PauseTask<'_> {
+    type Answer = TaskPauseAnswer;
+
+    const SCRIPT: &'static Script = &scripts::PAUSE;
+    const IS_FOR_USER: bool = true;
+    /// The first copy may have paused or resumed the task.
+    const UNSURE: &'static [Code] = &[Code::Unchanged];
+
+    fn not_after(&self) -> Option<Timestamp> {
+        Some(self.not_after)
+    }
+
+    fn encode(&self, call: &mut Call, keys: &Keys, lanes: &[Lane]) {
+        let (verb, about) = match self.request {
+            TaskPauseRequest::Pause(about) => ("pause", about.pack()),
+            TaskPauseRequest::Resume => ("resume", String::new()),
+        };
+        call.time("not_after", self.not_after)
+            .arg("id", self.id.as_str())
+            .arg("verb", verb)
+            .arg("about", about)
+            .arg("wake", keys.wake())
+            .lanes(lanes);
+    }
+
+    fn decode(&self, mut reply: Reply) -> Result<TaskPauseAnswer, TimelineError> {
+        let code = reply.code;
+        let fields = reply.fields();
+        match code {
+            Code::Unknown => Ok(TaskPauseAnswer::Unknown),
+            Code::Unchanged => Ok(TaskPauseAnswer::Unchanged { due: fields.time()? }),
+            Code::Paused => Ok(TaskPauseAnswer::Paused { due: fields.time()?, in_flight: fields.optional_time()? }),
+            Code::Resumed => Ok(TaskPauseAnswer::Resumed { due: fields.time()?, in_flight: fields.optional_time()? }),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
 
 /// Pauses or resumes a lane.
 pub(super) struct PauseLane<'a> {

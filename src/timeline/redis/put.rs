@@ -164,9 +164,10 @@ enum PutReply {
 }
 
 impl PutReply {
-    /// Parses `<code>[ <due in effect>[ <due in flight>]]`. Without a due, the requested one is in effect.
+    /// Parses `<code>[ <due in effect>[ <due in flight>]][ paused]`. Without a due, the requested one is in effect.
     fn read(fields: &mut Fields, asked: Timestamp) -> Result<PutReply, TimelineError> {
         let text = fields.text()?;
+        let (text, paused) = text.strip_suffix(" paused").map_or((text.as_str(), false), |text| (text, true));
         let mut parts = text.split(' ');
         let code = Code::of(parts.next().unwrap_or_default());
         let mut time = || parts.next().map(|part| parse(part).map(Timestamp::from_millis)).transpose();
@@ -187,7 +188,7 @@ impl PutReply {
         let (holds, in_flight) = (time()?, time()?);
         // For a refused task, callers expect the requested due.
         let due = if result == PutResult::KeyReused { asked } else { holds.unwrap_or(asked) };
-        Ok(PutReply::Answer(PutAnswer { result, due, in_flight }))
+        Ok(PutReply::Answer(PutAnswer { result, due, in_flight, paused }))
     }
 }
 

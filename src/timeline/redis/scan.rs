@@ -9,7 +9,6 @@ use super::request::Request;
 use super::session::CallError;
 use super::verbs::position;
 use super::wait_connection::server_process;
-use crate::clock::Timestamp;
 use crate::task::Lane;
 use crate::timeline::keys::Keys;
 use crate::timeline::scan::{
@@ -45,8 +44,7 @@ impl Request for ScanRequest {
         let mut tasks = Vec::with_capacity(rows.left() / 2);
         while rows.left() > 0 {
             let (id, score) = (rows.name()?, rows.number()?);
-            let due = Timestamp::from_millis(score.saturating_abs());
-            tasks.push(ScannedTask { id, due, in_flight: score < 0 });
+            tasks.push(ScannedTask::new(id, score));
         }
         Ok(Scanned { tasks, cursor, process: 0 })
     }
@@ -98,7 +96,8 @@ impl Request for CountRequest {
             return Err(reply.unexpected());
         }
         let fields = reply.fields();
-        let (waiting, overdue, in_flight) = (fields.count()?, fields.count()?, fields.count()?);
+        let (waiting, overdue) = (fields.count()?, fields.count()?);
+        let (in_flight, paused) = (fields.count()?, fields.count()?);
         let mut rows = fields.list()?;
         let mut windows = Vec::with_capacity(rows.left());
         while rows.left() > 0 {
@@ -107,7 +106,7 @@ impl Request for CountRequest {
         if windows.len() != self.borders.windows(2).len() {
             return Err(broken("`count` answered another number of windows"));
         }
-        Ok(LaneCounts { waiting, overdue, in_flight, windows })
+        Ok(LaneCounts { waiting, overdue, in_flight, paused, windows })
     }
 }
 

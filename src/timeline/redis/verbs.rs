@@ -8,10 +8,11 @@ use super::request::Request;
 use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, TaskId, layout};
 use crate::timeline::keys::Keys;
+use crate::timeline::pauses::due_of_score;
 use crate::timeline::scripts::{self, Code, Script};
 use crate::timeline::{
     CancelAnswer, ClaimRequest, Claimed, DuePosition, Glance, GlanceRequest, LaneGlance, LanePause, MAX_BATCH,
-    MAX_CLAIM_BYTES, Occurrence, ReapRequest, Reaped, StoredTask, SuspectsRequest, TimelineError, Token,
+    MAX_CLAIM_BYTES, Occurrence, ReapRequest, Reaped, StoredTask, SuspectsRequest, TaskPause, TimelineError, Token,
 };
 
 /// Reads one task.
@@ -39,8 +40,15 @@ impl Request for Get<'_> {
                 let changed = fields.optional_time()?;
                 let counts = fields.optional_text()?.as_deref().map_or_else(Counts::default, Counts::unpack);
                 let unreadable = fields.flag()?;
-                let due = Timestamp::from_millis(score.saturating_abs());
-                Ok(Some(StoredTask { record, due, in_flight: score < 0, due_after_claim: changed, counts, unreadable }))
+                Ok(Some(StoredTask {
+                    record,
+                    due: due_of_score(score),
+                    in_flight: score < 0,
+                    due_after_claim: changed,
+                    counts,
+                    unreadable,
+                    pause: fields.optional_text()?.as_deref().and_then(TaskPause::unpack),
+                }))
             }
             _ => Err(reply.unexpected()),
         }
@@ -282,6 +290,7 @@ fn lane_glance(reply: &mut Reply, depth: bool) -> Result<LaneGlance, TimelineErr
         depth: Some((fields.count()?, fields.count()?)).filter(|_| depth),
         held: fields.optional_time()?,
         overdue: fields.count()?,
+        paused: fields.count()?,
         pause: fields.optional_text()?.as_deref().and_then(LanePause::unpack),
     })
 }

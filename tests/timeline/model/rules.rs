@@ -228,7 +228,7 @@ impl Rules {
         let flies = score(&twin.due, &member).is_some_and(|score| score < 0);
         if self.has(Flaw::NoRefusalOfTheDueInFlight) && answer.result == PutResult::InFlight && flies {
             twin.changes.insert(member.clone(), Change::Due(put.due));
-            answer = PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: Some(put.due) };
+            answer = PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: Some(put.due), paused: false };
             twin.tasks.insert(member.clone(), put.record.clone());
         }
         if let Some((lane, score)) = before.filter(|(lane, _)| *lane != put.lane) {
@@ -243,6 +243,7 @@ impl Rules {
                     result: PutResult::Replaced,
                     due: put.due,
                     in_flight: Some(Timestamp::from_millis(-score)),
+                    paused: false,
                 };
             }
         }

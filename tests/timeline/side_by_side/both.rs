@@ -10,7 +10,8 @@ use punctual::task::{Key, Lane, Member, Record, Shard, TaskId, When};
 use punctual::timeline::memory::{MemoryTimeline, OccurrenceMark, Twin};
 use punctual::timeline::redis::RedisTimeline;
 use punctual::timeline::{
-    Claimed, GlanceRequest, LanePauseRequest, PauseNote, Put, PutMode, ReapRequest, Timeline, Token, Wake,
+    Claimed, GlanceRequest, LanePauseRequest, PauseNote, Put, PutMode, ReapRequest, TaskPauseRequest, Timeline, Token,
+    Wake,
 };
 
 use super::super::raw::Raw;
@@ -171,8 +172,9 @@ impl Both {
             }
             Step::Cancel { id, late } => {
                 let ((id, shard), not_after) = (self.id(*id), self.not_after(*late));
+                let paused = self.memory.twin(shard).pauses.contains_key(&Member::from(&id));
                 let answer = both!(self, step, |timeline| timeline.cancel(shard, &id, not_after));
-                self.tally.cancel(&answer);
+                self.tally.cancel(paused, &answer);
                 shard
             }
             Step::Get { id } => {
@@ -239,6 +241,17 @@ impl Both {
             }
             Step::Browse { .. } => self.browse(step).await?,
             Step::List { .. } => self.list(step).await?,
+            Step::Pause { id, pause, late } => {
+                let ((id, shard), not_after) = (self.id(*id), self.not_after(*late));
+                let request = match pause {
+                    true => TaskPauseRequest::Pause(PauseNote { by: None, note: "wrong figures".to_owned() }),
+                    false => TaskPauseRequest::Resume,
+                };
+                let before = self.memory.twin(shard);
+                let answer = both!(self, step, |timeline| timeline.pause(shard, &id, request.clone(), not_after));
+                self.tally.pause(before.get(&id).is_some_and(|held| held.in_flight), &answer);
+                shard
+            }
             Step::PauseLane { id, lane, pause, late } => {
                 let (shard, lane, not_after) = (self.id(*id).1, Both::lane(*lane), self.not_after(*late));
                 let until = |span: i64| Timestamp::from_millis(self.clock.now().as_millis() + span);
@@ -279,7 +292,7 @@ impl Both {
             }
             Step::LoseRecord { id } => {
                 let (id, shard) = self.id(*id);
-                if self.memory.twin(shard).get(&id).is_none_or(|held| held.in_flight) {
+                if self.memory.twin(shard).get(&id).is_none_or(|held| held.in_flight || held.pause.is_some()) {
                     return Ok(None);
                 }
                 self.memory.edit(shard, |twin| drop(twin.tasks.remove(&Member::from(&id))));
@@ -297,6 +310,7 @@ impl Both {
 
     pub(super) fn compare(&self, shard: Shard, step: &Step) -> Result<(), TestCaseError> {
         let (expected, found) = (self.memory.twin(shard), self.raw.twin(shard));
+        check_pauses(&expected, step)?;
         if expected == found {
             return Ok(());
         }
@@ -310,5 +324,23 @@ impl Both {
         let (expected, found) = (expected.join("\n"), found.join("\n"));
         let why = format!("state after {step:?}:\n{twin}\nbut Redis:\n{redis}\n\ntwin {expected}\nRedis {found}");
         Err(TestCaseError::fail(why))
+    }
+}
+
+/// A task that no claim holds has the score of a paused one exactly if it is paused, except for a due that a trigger lets
+/// pass. Only tasks are paused.
+fn check_pauses(twin: &Twin, step: &Step) -> Result<(), TestCaseError> {
+    const OFFSET: i64 = 1_000_000_000_000_000;
+    let fail = |member: &Member| Err(TestCaseError::fail(format!("after {step:?}: `{member}` in\n{twin:#?}")));
+    for (score, member) in twin.due.values().flat_map(|line| line.iter()).filter(|(score, _)| *score > 0) {
+        let pause = twin.pauses.get(member);
+        let passes = pause.is_some_and(|pause| pause.pass == Some(Timestamp::from_millis(score)));
+        if (score > OFFSET) != (pause.is_some() && !passes) {
+            return fail(member);
+        }
+    }
+    match twin.pauses.keys().find(|member| twin.place(member).is_none()) {
+        Some(member) => fail(member),
+        None => Ok(()),
     }
 }

@@ -26,6 +26,8 @@ impl Tally {
             let requeued =
                 format!("!{}:{}", put.id, put.due.as_millis()).parse().is_ok_and(|it| before.tasks.contains_key(&it));
             let written = matches!(answer.result, PutResult::Created | PutResult::Replaced);
+            self.met("put: replaced and still paused", answer.paused && answer.result == PutResult::Replaced);
+            self.met("put: unchanged and still paused", answer.paused && answer.result == PutResult::Unchanged);
             self.met("put: clears counts", written && before.counts.contains_key(&member));
             match answer.result {
                 PutResult::Created => {
@@ -65,7 +67,8 @@ impl Tally {
         }
     }
 
-    pub(super) fn cancel(&mut self, answer: &Result<CancelAnswer, TimelineError>) {
+    pub(super) fn cancel(&mut self, paused: bool, answer: &Result<CancelAnswer, TimelineError>) {
+        self.met("cancel: a paused one", paused && answer.is_ok());
         match answer {
             Err(_) => self.met("cancel: late", true),
             Ok(CancelAnswer::Cancelled { handed_out }) => {
@@ -149,6 +152,11 @@ impl Tally {
         let is_named = |member: &Member| settle.verdicts.iter().any(|one| one.member == *member);
         let rest_back = settle.rest == RestOfClaim::Back && claim.pairs.iter().any(|(member, _)| !is_named(member));
         self.met("settle: the rest goes back", rest_back);
+        let was_paused = |member: &Member| before.pauses.contains_key(member);
+        let goes_on = |member: &Member| after.pauses.contains_key(member) && after.score_in(lane, member) > Some(0);
+        let of_claim = || claim.pairs.iter().map(|(member, _)| member).filter(|member| was_paused(member));
+        self.met("settle: a paused one goes on paused", of_claim().any(goes_on));
+        self.met("settle: a paused one ends", of_claim().any(|member| !after.tasks.contains_key(member)));
         let rest_changes = settled.changed.iter().any(|member| !is_named(member));
         self.met("settle: the rest takes its changes", rest_back && rest_changes);
         let written =
@@ -220,6 +228,7 @@ impl Tally {
         self.met("reap: an empty lane stays, for it is paused", stays);
         let flew = |member: &Member| before.score_in(lane, member).is_some_and(|score| score < 0);
         let came_back = |member: &Member| flew(member) && after.score_in(lane, member).is_some_and(|score| score > 0);
+        self.met("reap: a paused one returns paused", after.pauses.keys().any(came_back));
         for (member, mark) in after.crashes.iter().filter(|(member, _)| came_back(member)) {
             self.met("reap: counts an end without word", mark.count == Some(1));
             self.met("reap: counts one more of them", mark.count > Some(1));
@@ -264,6 +273,23 @@ impl Tally {
         }
     }
 
+    pub(super) fn pause(&mut self, flies: bool, answer: &Result<TaskPauseAnswer, TimelineError>) {
+        let Ok(answer) = answer else { return self.met("pause: late", true) };
+        match answer {
+            TaskPauseAnswer::Paused { in_flight, .. } => {
+                self.met("pause: paused", in_flight.is_none());
+                self.met("pause: paused in flight, which is named", flies);
+                self.met("pause: paused after it was handed out, which is named", !flies && in_flight.is_some());
+            }
+            TaskPauseAnswer::Resumed { .. } => {
+                self.met("pause: resumed", !flies);
+                self.met("pause: resumed in flight", flies);
+            }
+            TaskPauseAnswer::Unchanged { .. } => self.met("pause: unchanged", true),
+            TaskPauseAnswer::Unknown => self.met("pause: unknown", true),
+        }
+    }
+
     pub(super) fn pause_lane(&mut self, answer: &Result<LanePauseAnswer, TimelineError>) {
         let Ok(answer) = answer else { return self.met("pause_lane: late", true) };
         self.met("pause_lane: something is in flight", answer.in_flight > 0);
@@ -283,6 +309,7 @@ impl Tally {
     ) {
         let (Ok(scanned), Ok(upcoming), Ok(counted)) = (scanned, upcoming, counted) else { return };
         let some = !scanned.is_empty();
+        self.met("scan: paused ones", some && filter.status == Some(TaskStatus::Paused));
         self.met("scan: by status", some && filter.status.is_some());
         self.met("scan: by a part of the id", some && !(filter.prefix.is_empty() && filter.contains.is_empty()));
         self.met("scan: by due", some && (filter.due_from.is_some() || filter.due_to.is_some()));

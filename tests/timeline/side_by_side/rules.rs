@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(super) const OFTEN_ENOUGH: u32 = 50;
 
 /// All rules, by verb.
-const RULES: [&str; 122] = [
+const RULES: [&str; 137] = [
     "put: created",
     "put: created anew while the cancelled one is in flight, which is named",
     "put: replaced",
@@ -28,6 +28,8 @@ const RULES: [&str; 122] = [
     "put: bad_due",
     "put: clears what could not be read",
     "put: clears counts",
+    "put: replaced and still paused",
+    "put: unchanged and still paused",
     "put: late",
     "cancel: cancelled",
     "cancel: cancelled after it was handed out, which is named",
@@ -121,12 +123,25 @@ const RULES: [&str; 122] = [
     "browse: leaves others behind",
     "show: shown",
     "scan: by status",
+    "scan: paused ones",
     "scan: by a part of the id",
     "scan: by due",
     "upcoming: some",
     "upcoming: leaves others behind",
     "count: overdue and in flight",
     "count: in a window",
+    "settle: a paused one goes on paused",
+    "settle: a paused one ends",
+    "reap: a paused one returns paused",
+    "cancel: a paused one",
+    "pause: paused",
+    "pause: paused in flight, which is named",
+    "pause: paused after it was handed out, which is named",
+    "pause: resumed",
+    "pause: resumed in flight",
+    "pause: unchanged",
+    "pause: unknown",
+    "pause: late",
     "pause_lane: paused",
     "pause_lane: resumed",
     "pause_lane: unchanged",

@@ -86,6 +86,12 @@ pub(crate) enum Step {
     Show {
         key: Index,
     },
+    /// Pauses a task, or resumes it.
+    Pause {
+        id: usize,
+        pause: bool,
+        late: bool,
+    },
     /// Pauses a lane, without end or for this long, or resumes it.
     PauseLane {
         id: usize,
@@ -248,7 +254,13 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     let caps = (select(vec![1, 2, 100]), bytes).prop_map(|(entries, bytes)| DeadCap { entries, bytes });
     // Mostly short, because nothing else happens in a paused lane.
     let pause = prop::option::weighted(0.4, prop::option::weighted(0.9, select(vec![1, 900, 5000])));
-    let status = select(vec![None, Some(TaskStatus::Scheduled), Some(TaskStatus::Overdue), Some(TaskStatus::InFlight)]);
+    let status = select(vec![
+        None,
+        Some(TaskStatus::Scheduled),
+        Some(TaskStatus::Overdue),
+        Some(TaskStatus::InFlight),
+        Some(TaskStatus::Paused),
+    ]);
     let list = (
         id(),
         lane(),
@@ -280,6 +292,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
             Step::Browse { id, after, from, to, lane, prefix, reason, max, whole }
         }),
         1 => any::<Index>().prop_map(|key| Step::Show { key }),
+        2 => (id(), prop::bool::weighted(0.4), late()).prop_map(|(id, pause, late)| Step::Pause { id, pause, late }),
         1 => (id(), lane(), pause, late()).prop_map(|(id, lane, pause, late)| Step::PauseLane { id, lane, pause, late }),
         3 => list.prop_map(|(id, lane, status, prefix, text, from, to, max)| {
             Step::List { id, lane, status, prefix, text, from, to, max }

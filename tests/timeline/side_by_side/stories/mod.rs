@@ -12,7 +12,8 @@ use self::instances::{
     paused_lane, stranded, suspects, too_late, too_old, unreadable,
 };
 use self::users::{
-    browsed, cancelled_in_flight, counted, died_twice, discarded, handed_out, in_flight, listed, many, requeued, reset,
+    browsed, cancelled_in_flight, counted, died_twice, discarded, handed_out, in_flight, listed, many, paused,
+    paused_after_a_publish, requeued, reset,
 };
 use super::steps::{Body, Due, Kind, Order, Step, StepVerdict, any_body, any_id, any_lane, any_step, any_word};
 
@@ -80,6 +81,10 @@ pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
         reset,
         listed,
         listed,
+        paused,
+        paused,
+        paused,
+        paused_after_a_publish,
         paused_lane,
         paused_lane,
         paused_empty_lane,

@@ -179,3 +179,45 @@ pub(super) fn listed(about: StoryArguments) -> Vec<Step> {
     ]);
     steps
 }
+
+/// A task is paused while it waits or is in flight; then it is put, cancelled, ended or its holder dies.
+pub(super) fn paused(about: StoryArguments) -> Vec<Step> {
+    let (id, lane, late) = (about.id, about.lane, false);
+    let pause = |pause| Step::Pause { id, pause, late };
+    let mut steps = vec![
+        Step::Pause { id, pause: false, late },
+        put(id, Due::Start(-5), about.body, lane),
+        pause(true),
+        put(id, Due::Start(-5), about.body, lane),
+        put(id, Due::Now(0), Body::Every("b"), lane),
+        Step::List { id, lane, status: Some(TaskStatus::Paused), prefix: "", text: "", from: None, to: None, max: 2 },
+    ];
+    if about.flag {
+        steps.extend([pause(false), claim(&about, Kind::Ordinary, 400), pause(true)]);
+    }
+    steps.extend(match about.count {
+        0 => vec![settle(about.detail.clone(), RestOfClaim::Back, false)],
+        1 => vec![settle(vec![StepVerdict::Finished; 5], RestOfClaim::Back, false)],
+        2 => vec![Step::Advance(15_000), reap(&about)],
+        3 => vec![Step::Cancel { id, late }, reap(&about)],
+        4 => vec![settle(vec![StepVerdict::Next(500); 5], RestOfClaim::Back, false)],
+        _ => vec![put(id, Due::Now(3), Body::At("c"), lane), Step::Get { id }, pause(true)],
+    });
+    steps.extend([pause(false), pause(false)]);
+    steps
+}
+
+/// A task that was handed out before is paused; or nobody has put it.
+pub(super) fn paused_after_a_publish(about: StoryArguments) -> Vec<Step> {
+    let (id, late) = (about.id, false);
+    vec![
+        Step::Cancel { id, late },
+        Step::Pause { id, pause: true, late },
+        put(id, Due::Start(-5), about.body, about.lane),
+        claim(&about, Kind::Ordinary, 400),
+        settle(vec![StepVerdict::Back(true); 5], RestOfClaim::Back, false),
+        Step::Pause { id, pause: true, late },
+        Step::Pause { id, pause: false, late: true },
+        Step::Pause { id, pause: false, late },
+    ]
+}
