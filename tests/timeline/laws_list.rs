@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use punctual::clock::Timestamp;
 use punctual::task::TaskId;
 use punctual::timeline::{
-    CountRequest, DuePosition, LaneCounts, MAX_UPCOMING, PutMode, RequeueAnswer, RestOfClaim, ScanRequest, ScannedTask,
-    TaskFilter, TaskStatus, Upcoming, UpcomingRequest, Verdict,
+    CountRequest, DuePosition, LaneCounts, MAX_UPCOMING, PauseNote, PutMode, RequeueAnswer, RestOfClaim, ScanRequest,
+    ScannedTask, TaskFilter, TaskPauseRequest, TaskStatus, Upcoming, UpcomingRequest, Verdict,
 };
 
 use super::stage::{Stage, at, dead_record, key, lane, ms, once, settlement};
@@ -58,14 +58,18 @@ impl Stage {
 }
 
 async fn every_task_that_stays_is_listed_whatever_happens_to_others(stage: Stage) {
-    let ids = stage.ids(1500);
-    let (staying, others) = ids.split_at(400);
-    let (leaving, coming) = others.split_at(500);
-    stage.put_all(staying, 0).await;
-    stage.put_all(leaving, 1000).await;
+    let ids = stage.ids(5000);
+    let (staying, others) = ids.split_at(2000);
+    let (leaving, coming) = others.split_at(1500);
+    for ids in staying.chunks(1000) {
+        stage.put_all(ids, 0).await;
+    }
+    for ids in leaving.chunks(1000) {
+        stage.put_all(ids, 1000).await;
+    }
     let (mut seen, mut cursor, mut parts) = (BTreeSet::new(), 0, 0);
     loop {
-        let request = ScanRequest { filter: TaskFilter::default(), cursor, count: 20 };
+        let request = ScanRequest { filter: TaskFilter::default(), cursor, count: 100 };
         let scanned = stage.timeline.scan(stage.shard(), &lane(), request).await.unwrap();
         seen.extend(scanned.tasks.into_iter().map(|task| task.id));
         cursor = scanned.cursor;
@@ -73,12 +77,19 @@ async fn every_task_that_stays_is_listed_whatever_happens_to_others(stage: Stage
             break;
         }
         // Tasks come and go, so that the table of the server grows and shrinks, and those that stay are claimed and
-        // return.
-        match parts % 3 {
-            0 => stage.put_all(&coming[(parts * 20).min(550)..(parts * 20 + 50).min(600)], 2000).await,
+        // return, are paused and are resumed.
+        match parts % 4 {
+            0 => stage.put_all(&coming[(parts * 40).min(1400)..(parts * 40 + 160).min(1500)], 2000).await,
             1 => {
-                for id in leaving.iter().skip(parts * 20).take(60) {
+                for id in leaving.iter().skip((parts - 1) * 40).take(160) {
                     stage.cancel(id).await;
+                }
+            }
+            2 => {
+                for (n, id) in staying.iter().enumerate().skip(parts * 10).step_by(3).take(60) {
+                    let about = TaskPauseRequest::Pause(PauseNote::default());
+                    let request = if n % 2 == 0 { about } else { TaskPauseRequest::Resume };
+                    stage.timeline.pause(stage.shard(), id, request, stage.soon()).await.unwrap();
                 }
             }
             _ => {
