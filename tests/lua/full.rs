@@ -23,6 +23,16 @@ async fn a_full_redis_refuses_puts_and_drains() {
     assert_eq!(unchanged, "unchanged 9000000", "what needs no room is answered");
     assert_eq!(stage.state(), before);
 
+    // The first pause also stores another layout.
+    let (shard, default) = (stage.shard, Lane::default());
+    let about = || PauseNote { by: None, note: "the disk is full".into() };
+    let pause = LanePauseRequest::Pause { until: None, about: about() };
+    stage.timeline.pause_lane(shard, &default, pause, NEVER).await.unwrap();
+    assert!(stage.claim("i.9", 10).await.paused);
+    stage.timeline.pause_lane(shard, &default, LanePauseRequest::Resume, NEVER).await.unwrap();
+    stage.timeline.pause(shard, &task("later"), TaskPauseRequest::Pause(about()), NEVER).await.unwrap();
+    stage.timeline.pause(shard, &task("later"), TaskPauseRequest::Resume, NEVER).await.unwrap();
+
     assert_eq!(stage.claim("i.1", 10).await.occurrences.len(), 6);
     assert_eq!(stage.cancel("b").await, CancelAnswer::InFlight { due: at(900) });
     assert!(matches!(stage.cancel("later").await, CancelAnswer::Cancelled { .. }));

@@ -21,6 +21,14 @@ use crate::timeline::{Glance, GlanceRequest, TimelineError};
 /// glances this stays within the budget of the bench `idle`.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Replaces one layout by another, unless a third one is stored. Begins with a delete of a key that never exists, because a
+/// full Redis then lets the write pass.
+const ALLOW_PAUSES: &str = "redis.call('DEL', KEYS[2])
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  redis.call('SET', KEYS[1], ARGV[2])
+end
+return redis.call('GET', KEYS[1])";
+
 /// What this instance last knew of the stored timeline.
 #[derive(Default)]
 pub(super) struct LastKnown {
@@ -148,17 +156,19 @@ impl Layout {
     /// Nothing was paused: Redis did not answer, or it has lost its layout and this instance has not noticed yet.
     pub(super) async fn allow_pauses(&self, session: &Session) -> Result<(), TimelineError> {
         let (before, after) = (keys::layout_value(self.shards), keys::layout_value_with_pauses(self.shards));
-        let found = self.ask(session, redis::cmd("GET").arg(&self.key)).await.map_err(TimelineError::Away)?;
-        if found == Value::BulkString(after.clone().into_bytes()) {
-            return Ok(());
+        let ask = async |command: &Cmd| self.ask(session, command).await.map_err(TimelineError::Away);
+        let script: String = redis::from_redis_value(ask(redis::cmd("SCRIPT").arg("LOAD").arg(ALLOW_PAUSES)).await?)
+            .map_err(|error| TimelineError::Broken(error.to_string()))?;
+        let nothing = keys::nothing(&self.namespace);
+        let mut run = redis::cmd("EVALSHA");
+        run.arg(script).arg(2).arg(&self.key).arg(nothing).arg(before).arg(&after);
+        match ask(&run).await? {
+            Value::BulkString(found) if found == after.as_bytes() => Ok(()),
+            found => {
+                let found: String = redis::from_redis_value(found).unwrap_or_else(|_| "missing".to_owned());
+                Err(TimelineError::Away(format!("its layout is `{found}`, not that of this instance")))
+            }
         }
-        if found != Value::BulkString(before.into_bytes()) {
-            return Err(TimelineError::Away("its layout is not the one of this instance".to_owned()));
-        }
-        self.ask(session, redis::cmd("SET").arg(&self.key).arg(after).arg("XX"))
-            .await
-            .map(drop)
-            .map_err(TimelineError::Away)
     }
 
     /// Reads the stored layout again and again, and stores it if it is missing. Returns once another one is stored.
