@@ -167,8 +167,9 @@ impl PutReply {
     /// Parses `<code>[ <due in effect>[ <due in flight>]][ paused]`. Without a due, the requested one is in effect.
     fn read(fields: &mut Fields, asked: Timestamp) -> Result<PutReply, TimelineError> {
         let text = fields.text()?;
-        let (text, paused) = text.strip_suffix(" paused").map_or((text.as_str(), false), |text| (text, true));
-        let mut parts = text.split(' ');
+        // A lane may be named `paused`.
+        let paused = text.strip_suffix(" paused").filter(|_| !text.starts_with("elsewhere "));
+        let mut parts = paused.unwrap_or(&text).split(' ');
         let code = Code::of(parts.next().unwrap_or_default());
         let mut time = || parts.next().map(|part| parse(part).map(Timestamp::from_millis)).transpose();
         let result = match code {
@@ -188,7 +189,7 @@ impl PutReply {
         let (holds, in_flight) = (time()?, time()?);
         // For a refused task, callers expect the requested due.
         let due = if result == PutResult::KeyReused { asked } else { holds.unwrap_or(asked) };
-        Ok(PutReply::Answer(PutAnswer { result, due, in_flight, paused }))
+        Ok(PutReply::Answer(PutAnswer { result, due, in_flight, paused: paused.is_some() }))
     }
 }
 
