@@ -41,7 +41,7 @@ macro_rules! script {
 pub static PUT: Script = script!(
     Put,
     "put",
-    ["lanes", "records", "revisions", "pauses"],
+    ["lanes", "records", "revisions", "marks", "pauses"],
     ["tasks", "changes", "crashes", "counts", "lanes", "largest", "pauses", "due.."],
     ["now", "not_after", "mode", "wake", "lanes", "lane..", "task.."]
 );
@@ -57,7 +57,7 @@ pub static GET: Script = script!(
 pub static CANCEL: Script = script!(
     Cancel,
     "cancel",
-    ["lanes", "pauses"],
+    ["lanes", "marks", "pauses"],
     ["tasks", "changes", "crashes", "counts", "pauses", "due.."],
     ["now", "not_after", "id", "lane.."]
 );
@@ -199,7 +199,7 @@ pub static COUNT: Script = script!(Count, "count", ["lists"], ["due"], ["now", "
 pub static PAUSE: Script = script!(
     Pause,
     "pause",
-    ["lanes", "pauses"],
+    ["lanes", "marks", "pauses"],
     ["tasks", "changes", "crashes", "pauses", "due.."],
     ["now", "not_after", "id", "verb", "about", "wake", "lane.."]
 );
