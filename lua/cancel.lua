@@ -1,5 +1,5 @@
 -- cancel: removes a waiting task; a task in flight ends with its claim.
--- WITH  prelude, lanes, pauses
+-- WITH  prelude, lanes, marks, pauses
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 pauses (hash)  6.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4.. lane, the name for each key from 6 on
 -- REPLY { now, "cancelled", due that was handed out or "" } | { now, "in_flight", due } | { now, "unknown" }
@@ -42,7 +42,5 @@ local mark = redis.call('HGET', crashes, id)
 redis.call('ZREM', due_of[lane], id)
 redis.call('HDEL', tasks, id)
 redis.call('HDEL', crashes, id)
--- An unreadable occurrence was handed out only if its mark has a count.
 local its_due = due_of_score(score)
-local handed_out = mark and string.match(mark, '^%d+') == its_due and mark ~= its_due .. ':unreadable'
-return { micros, 'cancelled', handed_out and its_due or '' }
+return { micros, 'cancelled', was_handed_out(mark, its_due) and its_due or '' }

@@ -1,5 +1,5 @@
 -- pause: pauses or resumes a task.
--- WITH  prelude, lanes, pauses
+-- WITH  prelude, lanes, marks, pauses
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 pauses (hash)  5.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4 verb, pause or resume  5 about: "<by>\n<note>"  6 wake channel
 --       7.. lane, the name for each key from 5 on
@@ -48,7 +48,5 @@ if resume then
   return { micros, 'resumed', change or held, flying and held or '' }
 end
 redis.call('HSET', pauses, id, '0 ' .. string.format('%.0f', now) .. ' ' .. ARGV[5])
--- An unreadable occurrence was handed out only if its mark has a count.
-local mark = redis.call('HGET', crashes, id)
-local handed_out = mark and string.match(mark, '^%d+') == held and mark ~= held .. ':unreadable'
-return { micros, 'paused', change or held, (flying or handed_out) and held or '' }
+local is_out = flying or was_handed_out(redis.call('HGET', crashes, id), held)
+return { micros, 'paused', change or held, is_out and held or '' }

@@ -1,5 +1,5 @@
 -- put: creates or replaces tasks of one shard.
--- WITH  prelude, lanes, records, revisions, pauses
+-- WITH  prelude, lanes, records, revisions, marks, pauses
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 lanes (set)  6 largest (string)
 --       7 pauses (hash)  8.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 mode, put or post  4 wake channel
@@ -75,9 +75,8 @@ local function answer(id, due, record, former, score, change, mark, pause)
   former = score and former
   local flying = former and string.sub(score, 1, 1) == '-'
   local held = former and (flying and string.sub(score, 2) or due_of_score(score))
-  -- An unreadable occurrence was handed out only if its mark has a count.
   local marked = former and not flying and mark and string.match(mark, '^%d+') == held
-  local handed_out = marked and mark ~= held .. ':unreadable'
+  local handed_out = marked and was_handed_out(mark, held)
   local lane, former_lane = lane_of(record), former and lane_of(former)
   local as_is = former and change ~= 'cancelled' and answer_as_is(due, record, former, held, change)
   if as_is then

@@ -1,8 +1,14 @@
--- marks: the mark of an occurrence that leaves its claim without an end.
+-- marks: what the mark of an occurrence says, and the mark of one that leaves its claim without an end.
 
 -- A mark is "<due>:<crashes>", or "<due>:unreadable", with ":<crashes>" behind it if the occurrence was handed out before.
 local function read_mark(mark)
   return string.match(mark or '', '^(%d+):(%a*):?(%d*)$')
+end
+
+-- Whether a mark says that the occurrence with this due was handed out before: it has a count.
+local function was_handed_out(mark, due)
+  local named, _, count = read_mark(mark)
+  return named == due and count ~= ''
 end
 
 -- The mark after a settle returned the occurrence: false if it has to go, nil if nothing changes.

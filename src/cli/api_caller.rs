@@ -7,6 +7,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::client::{ApiAnswer, Client};
 use super::fault::{FaultView, faults};
@@ -168,6 +169,14 @@ pub(super) fn with_query<'a>(
         }
     }
     path
+}
+
+/// The members of a body that are given.
+pub(super) fn members<'a>(
+    parameters: impl IntoIterator<Item = (&'static str, &'a Option<String>)>,
+) -> Map<String, Value> {
+    let given = |(name, value): (&str, &Option<String>)| Some((name.to_owned(), Value::from(value.clone()?)));
+    parameters.into_iter().filter_map(given).collect()
 }
 
 /// A text as part of a path. Invalid characters are escaped, so that the API can report them.

@@ -5,7 +5,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::api_caller::{ApiCaller, TaskPlace, path_segment};
+use super::api_caller::{ApiCaller, TaskPlace, members, path_segment};
 use super::out::{self, Printable};
 use super::{Failure, say};
 
@@ -53,9 +53,8 @@ pub(super) fn run(command: &LaneCommand) -> Result<(), Failure> {
     runtime.block_on(async {
         match command {
             LaneCommand::Pause(arguments) => {
-                let said = [("note", &arguments.note), ("until", &arguments.until)].into_iter();
-                let said = said.filter_map(|(name, value)| Some((name.to_owned(), Value::from(value.clone()?))));
-                call(&arguments.lane, "pause", said.collect()).await
+                let body = members([("note", &arguments.note), ("until", &arguments.until)]);
+                call(&arguments.lane, "pause", body).await
             }
             LaneCommand::Resume(arguments) => call(arguments, "resume", Map::new()).await,
         }

@@ -1,5 +1,5 @@
-//! `punctual task put | get | cancel | list | upcoming | count | export |
-//! pause | resume`: the API of a running instance from the command line.
+//! `punctual task put | get | cancel | list | upcoming | count | export | pause | resume`: the API of a running instance from
+//! the command line.
 
 use std::collections::BTreeMap;
 use std::fs::File;

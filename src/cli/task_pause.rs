@@ -3,9 +3,9 @@
 use clap::Args;
 use hyper::Method;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::Value;
 
-use super::api_caller::{ApiCaller, TaskPlace, path_segment};
+use super::api_caller::{ApiCaller, TaskPlace, members, path_segment};
 use super::out::{self, Printable};
 use super::{Failure, say};
 
@@ -39,8 +39,8 @@ struct TaskPauseAnswerView {
 }
 
 pub(super) async fn pause(arguments: &TaskPauseArguments) -> Result<(), Failure> {
-    let body = arguments.note.as_ref().map_or(json!({}), |note| json!({ "note": note }));
-    call(&arguments.tasks, "pause", &body.to_string()).await
+    let body = members([("note", &arguments.note)]);
+    call(&arguments.tasks, "pause", &Value::from(body).to_string()).await
 }
 
 pub(super) async fn resume(arguments: &TaskIdsArguments) -> Result<(), Failure> {

@@ -168,6 +168,7 @@ fn compare_clocks(context: &Context) {
 
 /// Writes the state into the gauges.
 pub(super) fn show(context: &Context) {
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     compare_clocks(context);
     context.lanes.values().for_each(|lane| lane.log_counted(false));
     let (lanes, oldest, now) = (lanes(context), oldest(context), context.clock.now());
@@ -177,10 +178,10 @@ pub(super) fn show(context: &Context) {
     *shown = lanes.keys().cloned().collect();
     for (lane, state) in &lanes {
         let metrics = context.metrics.lane(lane.as_str());
-        metrics.pending.set(i64::try_from(state.waiting).unwrap_or(i64::MAX));
-        metrics.in_flight.set(i64::try_from(state.in_flight).unwrap_or(i64::MAX));
-        metrics.overdue.set(i64::try_from(state.overdue).unwrap_or(i64::MAX));
-        metrics.paused.set(i64::try_from(state.paused).unwrap_or(i64::MAX));
+        metrics.pending.set(number(state.waiting));
+        metrics.in_flight.set(number(state.in_flight));
+        metrics.overdue.set(number(state.overdue));
+        metrics.paused.set(number(state.paused));
         metrics.lane_paused.set(i64::from(state.pause.is_some()));
         metrics.oldest_due.set(oldest.get(lane).map_or(0.0, |due| now.since(*due).as_secs_f64()));
     }
@@ -191,7 +192,7 @@ pub(super) fn show(context: &Context) {
         sink.metrics.failing_destinations.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     let dead: u64 = context.shards.iter().map(|shard| shard.glance.lock().1.dead).sum();
-    context.metrics.dead_kept.set(i64::try_from(dead).unwrap_or(i64::MAX));
+    context.metrics.dead_kept.set(number(dead));
 }
 
 /// How late the oldest unsettled occurrence of the lanes of a sink is, and how many wait although they were due.

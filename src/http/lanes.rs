@@ -18,6 +18,7 @@ use super::problem::Problem;
 use super::server::body;
 use crate::engine::PausedLane;
 use crate::task::Lane;
+use crate::task::id::BadName;
 use crate::task::spec::{self, Fault, PauseBody};
 use crate::timeline::{LanePauseRequest, PauseNote};
 
@@ -106,8 +107,9 @@ pub(super) async fn pause(
     request: Request,
 ) -> Result<Response, Problem> {
     let now = api.intake.clock().now();
+    let read_body = |body: &[u8]| spec::read_pause(body, now);
     let (lane, PauseBody { note, until }) =
-        read(&api, &caller, lane, request, |body| spec::read_pause(body, now)).await?;
+        body::path_and_small_json(&api, read_lane(lane), request, read_body).await?;
     let about = PauseNote { by: caller.name().map(str::to_owned), note };
     answer(&api, &caller, &lane, "pause_lane", LanePauseRequest::Pause { until, about }).await
 }
@@ -133,32 +135,14 @@ pub(super) async fn resume(
     lane: LaneInPath,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (lane, ()) = read(&api, &caller, lane, request, spec::read_empty).await?;
+    let (lane, ()) = body::path_and_small_json(&api, read_lane(lane), request, spec::read_nothing).await?;
     answer(&api, &caller, &lane, "resume_lane", LanePauseRequest::Resume).await
 }
 
-/// The lane in the path, if the caller may steer it, and the body.
-async fn read<T>(
-    api: &Api,
-    caller: &Caller,
-    lane: LaneInPath,
-    request: Request,
-    read_body: impl FnOnce(&[u8]) -> Result<T, Vec<Fault>>,
-) -> Result<(Lane, T), Problem> {
-    let (parts, body) = request.into_parts();
-    let body = body::small_json(&parts.headers, body, api).await?;
-    let lane = match lane {
-        Ok(Path(lane)) => lane.parse::<Lane>().map_err(|error| error.to_string()),
-        Err(rejection) => Err(rejection.to_string()),
-    };
-    let lane = lane.map_err(|detail| Fault { pointer: "/lane".into(), code: "bad_lane", detail });
-    match (lane, read_body(&body)) {
-        (Ok(lane), Ok(read)) => {
-            caller.check_lane_to_steer(&lane)?;
-            Ok((lane, read))
-        }
-        (lane, read) => Err(Problem::invalid(lane.err().into_iter().chain(read.err().unwrap_or_default()).collect())),
-    }
+fn read_lane(lane: LaneInPath) -> Result<Lane, Fault> {
+    let fault = |detail: String| Fault { pointer: "/lane".into(), code: "bad_lane", detail };
+    let Path(lane) = lane.map_err(|rejection| fault(rejection.to_string()))?;
+    lane.parse().map_err(|bad: BadName| fault(bad.to_string()))
 }
 
 async fn answer(
@@ -168,6 +152,7 @@ async fn answer(
     action: &'static str,
     request: LanePauseRequest,
 ) -> Result<Response, Problem> {
+    caller.check_lane_to_steer(lane)?;
     let answer = api.intake.pause_lane(lane, request, caller.name(), api.limits.timeline_timeout).await?;
     let result = answer.result.as_str();
     api.metrics.action(action, result);

@@ -8,6 +8,7 @@ use crate::engine::intake::{GetError, PutError};
 use crate::engine::steering::SteerError;
 use crate::task::Fault;
 use crate::task::schedule::ScheduleError;
+use crate::task::spec::MAX_FAULTS;
 use crate::timeline::TimelineError;
 
 /// The media type of a problem.
@@ -162,6 +163,20 @@ impl Problem {
     #[must_use]
     pub fn fault(pointer: &str, code: &'static str, detail: impl Into<String>) -> Problem {
         Problem::invalid(vec![Fault { pointer: pointer.to_owned(), code, detail: detail.into() }])
+    }
+
+    /// What a path and a body say, or all faults of both.
+    ///
+    /// # Errors
+    /// Up to [`MAX_FAULTS`] faults.
+    pub(super) fn unless_both<A, B>(path: Result<A, Fault>, body: Result<B, Vec<Fault>>) -> Result<(A, B), Problem> {
+        match (path, body) {
+            (Ok(path), Ok(body)) => Ok((path, body)),
+            (path, body) => {
+                let faults = path.err().into_iter().chain(body.err().unwrap_or_default());
+                Err(Problem::invalid(faults.take(MAX_FAULTS).collect()))
+            }
+        }
     }
 
     /// Other requests take what this one needs; it may be sent again.

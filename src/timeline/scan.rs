@@ -26,6 +26,17 @@ string_enum! {
     }
 }
 
+impl TaskStatus {
+    /// The status of a task, whether it is overdue or not.
+    pub(crate) fn of_task(in_flight: bool, paused: bool) -> TaskStatus {
+        match (in_flight, paused) {
+            (true, _) => TaskStatus::InFlight,
+            (false, true) => TaskStatus::Paused,
+            (false, false) => TaskStatus::Scheduled,
+        }
+    }
+}
+
 /// Selects tasks; by default all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskFilter {
@@ -45,13 +56,11 @@ impl TaskFilter {
     /// Whether a task with this score is selected at `now`.
     pub(super) fn selects(&self, id: &str, score: i64, now: Timestamp) -> bool {
         let due = due_of_score(score);
-        let (in_flight, paused) = (score < 0, is_paused_score(score));
+        let status = TaskStatus::of_task(score < 0, is_paused_score(score));
         let has_status = match self.status {
             None => true,
-            Some(TaskStatus::Scheduled) => !in_flight && !paused,
-            Some(TaskStatus::Overdue) => !in_flight && !paused && now.since(due) >= super::OVERDUE_AFTER,
-            Some(TaskStatus::InFlight) => in_flight,
-            Some(TaskStatus::Paused) => paused,
+            Some(TaskStatus::Overdue) => status == TaskStatus::Scheduled && now.since(due) >= super::OVERDUE_AFTER,
+            Some(wanted) => status == wanted,
         };
         has_status
             && id.starts_with(&self.prefix)

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Act, ManyArguments};
-use crate::cli::api_caller::ApiCaller;
+use crate::cli::api_caller::{ApiCaller, members};
 use crate::cli::{Failure, out, say, tell};
 
 /// The result of a bulk request: requeued, discarded or only counted.
@@ -73,9 +73,9 @@ fn show(act: Act, arguments: &ManyArguments, sums: &Sums) -> Result<(), Failure>
 
 /// The filter as the API reads it.
 fn body(arguments: &ManyArguments) -> Map<String, Value> {
-    let said = arguments.filter.said().into_iter();
-    let said = said.filter_map(|(name, value)| Some((name.to_owned(), Value::from(value.clone()?))));
-    said.chain(arguments.all.then(|| ("all".to_owned(), Value::from(true)))).collect()
+    let mut body = members(arguments.filter.said());
+    body.extend(arguments.all.then(|| ("all".to_owned(), Value::from(true))));
+    body
 }
 
 /// Asks on the terminal for the number of occurrences that would be changed.

@@ -72,10 +72,9 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
     let paused = lanes.iter().zip(&glance.lanes).filter(|(_, seen)| seen.pause.is_some());
     let paused: BTreeSet<Lane> = paused.map(|((lane, _), _)| lane.clone()).collect();
     shard.paused.send_if_modified(|former| {
-        *former != paused && {
-            *former = paused;
-            true
-        }
+        let is_other = *former != paused;
+        *former = paused;
+        is_other
     });
     learn(context, &glance, unserved);
     *shard.glanced.lock() = Some(tokio::time::Instant::now());

@@ -182,16 +182,7 @@ pub(super) async fn requeue(
     key: KeyInPath,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, body) = request.into_parts();
-    let body = body::small_json(&parts.headers, body, &api).await?;
-    let mut faults = spec::read_empty(&body).err().unwrap_or_default();
-    let key = match key_of(key) {
-        Ok(key) if faults.is_empty() => key,
-        key => {
-            faults.splice(..0, key.err());
-            return Err(Problem::invalid(faults));
-        }
-    };
+    let (key, ()) = body::path_and_small_json(&api, key_of(key), request, spec::read_nothing).await?;
     let key = own_key(&caller, key)?;
     caller.count_put(&api)?;
     let requeued = api.intake.requeue(&key, api.limits.timeline_timeout).await;

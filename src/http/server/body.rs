@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::StreamExt;
 use tokio::time::timeout;
@@ -11,7 +12,7 @@ use utoipa::IntoParams;
 use crate::http::Api;
 use crate::http::problem::Problem;
 use crate::http::server::body_budget::{FREE_BYTES, HeldBytes};
-use crate::task::Traceparent;
+use crate::task::{Fault, Traceparent};
 
 /// The mark that some editors write at the beginning of a file. It is no part of the text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
@@ -66,6 +67,18 @@ pub(in crate::http) async fn json(headers: &HeaderMap, body: Body, api: &Api) ->
 pub(in crate::http) async fn small_json(headers: &HeaderMap, body: Body, api: &Api) -> Result<Bytes, Problem> {
     check_media_type(headers, &["application/json"])?;
     Ok(whole(headers, body, api.limits.body.min(FREE_BYTES), api).await?.bytes)
+}
+
+/// What the path and the small JSON body of a request say.
+pub(in crate::http) async fn path_and_small_json<A, B>(
+    api: &Api,
+    path: Result<A, Fault>,
+    request: Request,
+    read_body: impl FnOnce(&[u8]) -> Result<B, Vec<Fault>>,
+) -> Result<(A, B), Problem> {
+    let (parts, body) = request.into_parts();
+    let body = small_json(&parts.headers, body, api).await?;
+    Problem::unless_both(path, read_body(&body))
 }
 
 /// The trace header in the OpenAPI document.

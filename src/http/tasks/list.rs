@@ -146,7 +146,7 @@ fn statuses() -> Vec<&'static str> {
 fn filter_for(caller: &Caller, asked: TaskQuery) -> Option<TaskFilter> {
     let TaskQuery { status, prefix, contains, due_from, due_to, .. } = asked;
     let prefix = own_prefix(caller, prefix)?;
-    let status = status.and_then(|word| TaskStatus::ALL.iter().copied().find(|status| status.as_str() == word));
+    let status = status.and_then(|word| TaskStatus::of(&word));
     Some(TaskFilter { status, prefix, contains, due_from, due_to })
 }
 
@@ -160,11 +160,7 @@ pub(super) fn own_prefix(caller: &Caller, asked: String) -> Option<String> {
 }
 
 fn view(lane: &Lane, task: &ScannedTask, now: Timestamp) -> ListedTaskView {
-    let status = match (task.in_flight, task.paused) {
-        (true, _) => TaskStatus::InFlight,
-        (false, true) => TaskStatus::Paused,
-        (false, false) => TaskStatus::Scheduled,
-    };
+    let status = TaskStatus::of_task(task.in_flight, task.paused);
     ListedTaskView {
         id: task.id.to_string(),
         lane: lane.to_string(),

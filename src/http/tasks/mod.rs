@@ -114,13 +114,7 @@ pub(super) async fn get(
     request: Request,
 ) -> Result<Response, Problem> {
     let asked = query::as_json(request.uri())?;
-    let count = spec::read_next(asked.as_bytes(), MAX_NEXT);
-    let (id, count) = match (read_id(id), count) {
-        (Ok(id), Ok(count)) => (id, count),
-        (id, count) => {
-            return Err(Problem::invalid(id.err().into_iter().chain(count.err().unwrap_or_default()).collect()));
-        }
-    };
+    let (id, count) = Problem::unless_both(read_id(id), spec::read_next(asked.as_bytes(), MAX_NEXT))?;
     caller.check_id(&id)?;
     match api.intake.get(&id).await? {
         Some((record, held)) => {
@@ -222,16 +216,7 @@ async fn read_and_put(
 ) -> Result<(TaskId, intake::EffectivePut), Problem> {
     let (parts, body) = request.into_parts();
     let WholeBody { bytes, held: _until_it_is_put } = body::json(&parts.headers, body, api).await?;
-    let read = api.read_task(caller, bytes).await?;
-    let (id, read) = match (id, read) {
-        (Ok(id), Ok(read)) => (id, read),
-        (id, read) => {
-            let mut faults: Vec<Fault> = id.err().into_iter().collect();
-            faults.extend(read.err().unwrap_or_default());
-            faults.truncate(spec::MAX_FAULTS);
-            return Err(Problem::invalid(faults));
-        }
-    };
+    let (id, read) = Problem::unless_both(id, api.read_task(caller, bytes).await?)?;
     caller.admit_put(api, &id, &read.lane, &read.task.message)?;
     let tasks = vec![(id.clone(), read.lane, read.task)];
     let trace = body::trace(&parts.headers);

@@ -17,7 +17,7 @@ use crate::http::openapi::task::{NothingMore, TaskPauseSchema};
 use crate::http::openapi::{BODY, TIMELINE};
 use crate::http::problem::Problem;
 use crate::http::server::body;
-use crate::task::spec::{self, Fault};
+use crate::task::spec;
 use crate::task::{Key, TaskId};
 use crate::timeline::{PauseNote, TaskPause, TaskPauseAnswer, TaskPauseRequest};
 
@@ -84,7 +84,7 @@ pub(in crate::http) async fn pause(
     id: IdInPath,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (id, note) = read(&api, &caller, id, request, spec::read_note).await?;
+    let (id, note) = body::path_and_small_json(&api, read_id(id), request, spec::read_note).await?;
     let about = PauseNote { by: caller.name().map(str::to_owned), note };
     answer(&api, &caller, &id, "pause_task", TaskPauseRequest::Pause(about)).await
 }
@@ -110,27 +110,8 @@ pub(in crate::http) async fn resume(
     id: IdInPath,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (id, ()) = read(&api, &caller, id, request, spec::read_empty).await?;
+    let (id, ()) = body::path_and_small_json(&api, read_id(id), request, spec::read_nothing).await?;
     answer(&api, &caller, &id, "resume_task", TaskPauseRequest::Resume).await
-}
-
-/// The id in the path, if the caller may use it, and the body.
-async fn read<T>(
-    api: &Api,
-    caller: &Caller,
-    id: IdInPath,
-    request: Request,
-    read_body: impl FnOnce(&[u8]) -> Result<T, Vec<Fault>>,
-) -> Result<(TaskId, T), Problem> {
-    let (parts, body) = request.into_parts();
-    let body = body::small_json(&parts.headers, body, api).await?;
-    match (read_id(id), read_body(&body)) {
-        (Ok(id), Ok(read)) => {
-            caller.check_id(&id)?;
-            Ok((id, read))
-        }
-        (id, read) => Err(Problem::invalid(id.err().into_iter().chain(read.err().unwrap_or_default()).collect())),
-    }
 }
 
 async fn answer(
@@ -140,6 +121,7 @@ async fn answer(
     action: &'static str,
     request: TaskPauseRequest,
 ) -> Result<Response, Problem> {
+    caller.check_id(id)?;
     let answer = api.intake.pause_task(id, request, caller.name(), api.limits.timeline_timeout).await?;
     let (result, due, in_flight) = match answer {
         TaskPauseAnswer::Paused { due, in_flight } => ("paused", due, in_flight),

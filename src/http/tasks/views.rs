@@ -186,7 +186,7 @@ pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut, now: Timestamp) -
     let view = PutView {
         id,
         result: put.result.as_str(),
-        status: status_of(put.in_flight.is_some(), put.paused),
+        status: TaskStatus::of_task(put.in_flight.is_some(), put.paused).as_str(),
         due,
         due_ms,
         overdue: overdue && !put.paused,
@@ -195,14 +195,6 @@ pub(super) fn put_view(id: &TaskId, put: intake::EffectivePut, now: Timestamp) -
     };
     let place = format!("/v1/tasks/{id}");
     (status, [(header::LOCATION, place)], axum::Json(view)).into_response()
-}
-
-fn status_of(in_flight: bool, paused: bool) -> &'static str {
-    match (in_flight, paused) {
-        (true, _) => TaskStatus::InFlight.as_str(),
-        (false, true) => TaskStatus::Paused.as_str(),
-        (false, false) => TaskStatus::Scheduled.as_str(),
-    }
 }
 
 /// What is shown of a task beside what the timeline stores.
@@ -232,7 +224,7 @@ pub(super) fn task_view(
     let Members { schedule, message, retry, catch_up } = serde_json::from_str(task.get())?;
     let view = HeldTaskView {
         id,
-        status: status_of(held.in_flight, held.pause.is_some()),
+        status: TaskStatus::of_task(held.in_flight, held.pause.is_some()).as_str(),
         due,
         due_ms,
         overdue: !held.in_flight && held.pause.is_none() && is_overdue(held.due, now),

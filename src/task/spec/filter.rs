@@ -77,12 +77,12 @@ pub fn read_bulk(json: &[u8], reasons: &[&str]) -> Result<BulkRequest, Vec<Fault
     })
 }
 
-/// Parses an empty body: `{}`.
+/// Parses an empty body, or `{}`.
 ///
 /// # Errors
 /// Every fault of the document.
 pub fn read_nothing(json: &[u8]) -> Result<(), Vec<Fault>> {
-    object::read(json, "body", |field| field.object().map(Object::end))
+    object::read_body(json, |field| field.object().map(Object::end))
 }
 
 /// Takes the members that select, and the cursor.

@@ -40,7 +40,7 @@ use crate::clock::Timestamp;
 
 pub use filter::{BulkRequest, Filter, read_bulk, read_filter, read_nothing};
 pub use object::MAX_FAULTS;
-pub use pause::{PauseBody, read_empty, read_note, read_pause};
+pub use pause::{PauseBody, read_note, read_pause};
 pub use preview::{Preview, read_preview};
 pub use task_query::{
     CountQuery, TaskQuery, UpcomingQuery, read_count_query, read_next, read_task_query, read_upcoming_query,

@@ -40,6 +40,14 @@ impl Faults {
     }
 }
 
+/// Parses a body that may be empty, which means `{}`.
+///
+/// # Errors
+/// Every fault that was noted.
+pub(super) fn read_body<T>(json: &[u8], read_it: impl FnOnce(Field<'_, '_>) -> Option<T>) -> Result<T, Vec<Fault>> {
+    read(if json.is_empty() { b"{}" } else { json }, "body", read_it)
+}
+
 /// Parses a document; `what` names it in errors. Readers return what they could parse and note their faults.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! The bodies of requests to pause: a lane `{"note"?, "until"?}`, a task `{"note"?}`.
 
+use super::Fault;
 use super::object::{self, Field};
 use super::time::{self, Rounding};
-use super::{Fault, filter};
 use crate::clock::Timestamp;
 
 /// Maximum length of a note, in characters.
@@ -22,10 +22,7 @@ pub struct PauseBody {
 /// # Errors
 /// Every fault of the document.
 pub fn read_pause(json: &[u8], now: Timestamp) -> Result<PauseBody, Vec<Fault>> {
-    if json.is_empty() {
-        return Ok(PauseBody::default());
-    }
-    object::read(json, "body", |field| {
+    object::read_body(json, |field| {
         let mut object = field.object()?;
         let note = object.optional("note", note).unwrap_or_default();
         let until = object.optional("until", |field| {
@@ -46,23 +43,12 @@ pub fn read_pause(json: &[u8], now: Timestamp) -> Result<PauseBody, Vec<Fault>> 
 /// # Errors
 /// Every fault of the document.
 pub fn read_note(json: &[u8]) -> Result<String, Vec<Fault>> {
-    if json.is_empty() {
-        return Ok(String::new());
-    }
-    object::read(json, "body", |field| {
+    object::read_body(json, |field| {
         let mut object = field.object()?;
         let note = object.optional("note", note).unwrap_or_default();
         object.end();
         Some(note)
     })
-}
-
-/// Parses an empty body, or `{}`.
-///
-/// # Errors
-/// Every fault of the document.
-pub fn read_empty(json: &[u8]) -> Result<(), Vec<Fault>> {
-    if json.is_empty() { Ok(()) } else { filter::read_nothing(json) }
 }
 
 fn note(field: Field<'_, '_>) -> Option<String> {

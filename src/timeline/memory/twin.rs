@@ -71,17 +71,6 @@ pub enum Change {
     Cancelled,
 }
 
-impl Change {
-    /// The new due, or `None` if the task ends.
-    #[must_use]
-    pub fn due(self) -> Option<Timestamp> {
-        match self {
-            Change::Due(due) => Some(due),
-            Change::Cancelled => None,
-        }
-    }
-}
-
 /// Marks an occurrence that was handed out before and may have been published, or that is unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OccurrenceMark {
