@@ -11,7 +11,7 @@ local shared = {
   "earliest_of", "last_overdue", "counts_of", "is_listed", "pause_of_lane",
   "last_due", "unless_paused", "paused_score", "due_of_score", "is_kept_back", "keep_paused",
 }
-for _, name in ipairs({ "browse", "cancel", "claim", "claim_suspects", "count", "discard", "extend", "get", "glance", "pause", "pause_lane", "put", "reap",
+for _, name in ipairs({ "browse", "cancel", "claim", "claim_suspects", "count", "discard", "extend", "get", "glance", "move_due", "pause", "pause_lane", "put", "reap",
   "requeue", "scan", "settle", "show", "upcoming" }) do
   files["lua/" .. name .. ".lua"].read_globals = shared
 end

@@ -47,8 +47,9 @@ pub(super) struct PageView {
 /// What the commands use of a problem.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct ProblemView {
-    detail: Printable,
+pub(super) struct ProblemView {
+    pub(super) code: String,
+    pub(super) detail: Printable,
     errors: Vec<FaultView>,
 }
 
@@ -152,8 +153,13 @@ pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bo
     {
         return failure;
     }
-    let problem: ProblemView = serde_json::from_str(&answer.text).unwrap_or_default();
+    let problem = problem(answer);
     client.refused(answer.status, doing, &format!("{}{}", problem.detail, faults(&problem.errors)))
+}
+
+/// What an answer with an error status says; nothing if it is not from an instance.
+pub(super) fn problem(answer: &ApiAnswer) -> ProblemView {
+    serde_json::from_str(&answer.text).unwrap_or_default()
 }
 
 /// Adds the query parameters that are given to a path.

@@ -27,6 +27,7 @@ mod task;
 mod task_count;
 mod task_export;
 mod task_list;
+mod task_moves;
 mod task_pause;
 mod watch;
 
@@ -62,7 +63,7 @@ enum Command {
     Serve(SourceArguments),
     /// See it work: put tasks, watch their messages appear, and check that each came once and on time
     Demo(demo::DemoArguments),
-    /// Put, show, list, count, pause, cancel or export tasks of a running instance
+    /// Put, show, list, count, pause, trigger, skip, cancel or export tasks of a running instance
     #[command(subcommand)]
     Task(task::TaskCommand),
     /// Pause or resume a lane of a running instance

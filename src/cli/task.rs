@@ -1,4 +1,5 @@
-//! `punctual task put | get | cancel | list | upcoming | count | export | pause | resume`: the API of a running instance from
+//! `punctual task put | get | cancel | list | upcoming | count | export | pause | resume |
+//! trigger | skip`: the API of a running instance from
 //! the command line.
 
 use std::collections::BTreeMap;
@@ -22,7 +23,8 @@ use super::schedule_arguments::{ScheduleArguments, shown_due};
 use super::task_count::{self, TaskCountArguments};
 use super::task_export::{self, ExportArguments};
 use super::task_list::{self, TaskListArguments, UpcomingArguments};
-use super::task_pause::{self, TaskIdsArguments, TaskPauseArguments};
+use super::task_moves;
+use super::task_pause::{self, TaskIdsArguments, TaskPauseArguments, TaskResumeArguments};
 use super::{Failure, batch, say};
 use crate::clock::{Clock, LocalClock};
 use crate::task::spec;
@@ -61,7 +63,13 @@ pub(super) enum TaskCommand {
     #[command(after_help = task_pause::EXAMPLES)]
     Pause(TaskPauseArguments),
     /// Resume paused tasks
-    Resume(TaskIdsArguments),
+    Resume(TaskResumeArguments),
+    /// Publish tasks now, whatever their dues; recurring ones then go on as before
+    #[command(after_help = task_moves::TRIGGER_EXAMPLES)]
+    Trigger(TaskIdsArguments),
+    /// Skip the next occurrence of recurring tasks
+    #[command(after_help = task_moves::SKIP_EXAMPLES)]
+    Skip(TaskIdsArguments),
     /// Write tasks as lines for `task put -f`: to keep them, or to move them
     #[command(after_help = task_export::EXAMPLES)]
     Export(ExportArguments),
@@ -158,6 +166,8 @@ pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
             TaskCommand::Count(arguments) => task_count::count(&arguments).await,
             TaskCommand::Pause(arguments) => task_pause::pause(&arguments).await,
             TaskCommand::Resume(arguments) => task_pause::resume(&arguments).await,
+            TaskCommand::Trigger(arguments) => task_moves::trigger(&arguments).await,
+            TaskCommand::Skip(arguments) => task_moves::skip(&arguments).await,
             TaskCommand::Export(arguments) => task_export::export(&arguments).await,
         }
     })

@@ -2,14 +2,16 @@
 //!
 //! The lines put the same tasks into another instance or another namespace, with the same ids and dues.
 
+use anyhow::anyhow;
 use clap::Args;
 use futures_util::{StreamExt, stream};
 use hyper::Method;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::api_caller::{ApiCaller, PAGE_ENTRIES, TaskPlace, path_segment};
+use super::api_caller::{ApiCaller, PAGE_ENTRIES, TaskPlace, path_segment, problem};
 use super::out::{self, Printable};
 use super::task_list::FilterArguments;
 use super::{Failure, tell};
@@ -33,8 +35,6 @@ pub(super) struct ExportArguments {
 #[derive(Deserialize)]
 struct ListedIdView {
     id: String,
-    #[serde(default)]
-    status: String,
 }
 
 /// A task as the API shows it.
@@ -47,6 +47,8 @@ struct TaskAnswerView {
     overdue: bool,
     #[serde(default)]
     in_flight: Option<String>,
+    #[serde(default)]
+    pause: Option<IgnoredAny>,
     #[serde(default)]
     counts: Option<CountsView>,
     schedule: Map<String, Value>,
@@ -78,55 +80,107 @@ struct LineView {
     catch_up: Option<Box<RawValue>>,
 }
 
+/// How many tasks there are of each kind.
+#[derive(Default)]
+struct ExportCounts {
+    exported: u64,
+    paused: u64,
+    unreadable: u64,
+    /// They recur, and are overdue or in flight.
+    begun: u64,
+    /// They are due once, and are overdue or in flight.
+    begun_once: u64,
+}
+
 /// Writes a line for each task that matches.
 pub(super) async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
     let caller = ApiCaller::new(&arguments.place)?;
-    let (mut exported, mut begun, mut paused) = (0_u64, 0_u64, 0_u64);
+    let mut counts = ExportCounts::default();
     let mut cursor = None;
     loop {
         let said = arguments.filter.said();
         let (_, page) = caller.page("/v1/tasks", &said, PAGE_ENTRIES, &cursor, "cannot list tasks").await?;
         let listed = page.items.iter().map(|item| serde_json::from_str::<ListedIdView>(item.get()));
-        let mut listed =
-            listed.collect::<Result<Vec<_>, _>>().map_err(|_| caller.no_instance("cannot list tasks", 200))?;
-        // An import would run them.
-        let before = listed.len();
-        listed.retain(|listed| listed.status != "paused" || arguments.filter.is_of_paused());
-        paused += (before - listed.len()) as u64;
+        let listed = listed.collect::<Result<Vec<_>, _>>().map_err(|_| caller.no_instance("cannot list tasks", 200))?;
         let mut tasks = stream::iter(listed).map(|listed| task(&caller, listed.id)).buffered(MAX_CALLS);
         while let Some(task) = tasks.next().await {
-            // It ended since it was listed.
-            let Some(task) = task? else { continue };
-            exported += 1;
-            begun += u64::from(task.counts.is_some() && (task.overdue || task.in_flight.is_some()));
-            let line = serde_json::to_string(&task.into_line()).map_err(Failure::failed)?;
-            // A payload keeps its line breaks, and a line has none. JSON has them only between values.
-            out::json(&line.replace('\n', " "))?;
+            match task? {
+                // An import would run it.
+                ListedTask::Found(task) if task.pause.is_some() && !arguments.filter.is_of_paused() => {
+                    counts.paused += 1
+                }
+                ListedTask::Found(task) => write(*task, &mut counts)?,
+                ListedTask::Ended => {}
+                ListedTask::Unreadable => counts.unreadable += 1,
+            }
         }
         cursor = page.next_cursor;
         if cursor.is_none() {
-            break;
+            return counts.tell();
         }
     }
-    tell(&format!("exported {exported}\n"));
-    if paused > 0 {
-        tell(&format!(
-            "left out {paused} that are paused, because an import would run them; `--status paused` exports them\n"
-        ));
-    }
-    if begun > 0 {
-        tell(&format!(
-            "{begun} of them recur and are overdue or in flight; their lines begin with the due after that\n"
-        ));
-    }
-    Ok(())
 }
 
-/// Gets a listed task; `None` if it has ended.
-async fn task(caller: &ApiCaller<'_>, id: String) -> Result<Option<TaskAnswerView>, Failure> {
+/// Writes the line of a task.
+fn write(task: TaskAnswerView, counts: &mut ExportCounts) -> Result<(), Failure> {
+    counts.exported += 1;
+    if task.overdue || task.in_flight.is_some() {
+        *if task.counts.is_some() { &mut counts.begun } else { &mut counts.begun_once } += 1;
+    }
+    let line = serde_json::to_string(&task.into_line()).map_err(Failure::failed)?;
+    // A payload keeps its line breaks, and a line has none. JSON has them only between values.
+    out::json(&line.replace('\n', " "))
+}
+
+impl ExportCounts {
+    /// Tells what was exported and what was not. Fails if tasks are missing that should be there.
+    fn tell(&self) -> Result<(), Failure> {
+        let ExportCounts { exported, paused, unreadable, begun, begun_once } = self;
+        tell(&format!("exported {exported}\n"));
+        if *paused > 0 {
+            tell(&format!(
+                "left out {paused} that are paused, because an import would run them; `--status paused` exports them\n"
+            ));
+        }
+        if *begun > 0 {
+            tell(&format!(
+                "{begun} of them recur and are overdue or in flight; their lines begin with the due after that\n"
+            ));
+        }
+        if *begun_once > 0 {
+            tell(&format!(
+                "{begun_once} of them are due once, and are overdue or in flight: an import publishes them, perhaps a second time\n"
+            ));
+        }
+        if *unreadable == 0 {
+            return Ok(());
+        }
+        Err(Failure::failed(anyhow!("{unreadable} tasks cannot be read and are missing in the export")))
+    }
+}
+
+/// A task that was listed.
+enum ListedTask {
+    Found(Box<TaskAnswerView>),
+    /// It has ended since.
+    Ended,
+    /// Another version of punctual wrote it.
+    Unreadable,
+}
+
+/// Gets a listed task.
+async fn task(caller: &ApiCaller<'_>, id: String) -> Result<ListedTask, Failure> {
     let doing = format!("cannot export the task `{}`", Printable::from(id.clone()));
     let answer = caller.answer(Method::GET, &format!("/v1/tasks/{}", path_segment(&id)), None, &doing).await?;
-    if answer.status == 404 { Ok(None) } else { caller.view(&answer, &doing).map(Some) }
+    if answer.status == 404 {
+        return Ok(ListedTask::Ended);
+    }
+    let problem = problem(&answer);
+    if problem.code == "unreadable" {
+        tell(&format!("{doing}: {}\n", problem.detail));
+        return Ok(ListedTask::Unreadable);
+    }
+    caller.view(&answer, &doing).map(|task| ListedTask::Found(Box::new(task)))
 }
 
 impl TaskAnswerView {

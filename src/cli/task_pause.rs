@@ -26,9 +26,18 @@ pub(super) struct TaskPauseArguments {
 pub(super) struct TaskIdsArguments {
     /// The ids of the tasks
     #[arg(required = true, value_name = "ID")]
-    ids: Vec<String>,
+    pub(super) ids: Vec<String>,
     #[command(flatten)]
-    place: TaskPlace,
+    pub(super) place: TaskPlace,
+}
+
+#[derive(Args)]
+pub(super) struct TaskResumeArguments {
+    /// Pass over what they missed: a recurring task then waits for its first due in the future
+    #[arg(long)]
+    skip_missed: bool,
+    #[command(flatten)]
+    tasks: TaskIdsArguments,
 }
 
 #[derive(Deserialize)]
@@ -43,8 +52,9 @@ pub(super) async fn pause(arguments: &TaskPauseArguments) -> Result<(), Failure>
     call(&arguments.tasks, "pause", &Value::from(body).to_string()).await
 }
 
-pub(super) async fn resume(arguments: &TaskIdsArguments) -> Result<(), Failure> {
-    call(arguments, "resume", "{}").await
+pub(super) async fn resume(arguments: &TaskResumeArguments) -> Result<(), Failure> {
+    let body = if arguments.skip_missed { r#"{"missed":"skip"}"# } else { "{}" };
+    call(&arguments.tasks, "resume", body).await
 }
 
 /// Calls the API for each task, one after the other. Ends at the first failure.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::clock::{Backoff, Clock, Timestamp};
 use crate::engine::put_refusals::PutRefusals;
 use crate::task::schedule::ScheduleError;
-use crate::task::{Key, Lane, Message, Record, Shard, Task, TaskId, Traceparent, When};
+use crate::task::{Counts, Key, Lane, Message, Record, Shard, Task, TaskId, Traceparent, When};
 use crate::timeline::{
     self, CancelAnswer, MAX_PUT_BYTES, MAX_PUTS, PutAnswer, PutMode, PutResult, StoredTask, Timeline, TimelineError,
 };
@@ -361,14 +361,15 @@ impl Intake {
         if !task.schedule.is_recurring() {
             return Vec::new();
         }
-        let (anchor, came_due) = match put.result {
+        let (anchor, counts) = match put.result {
             PutResult::Unchanged => match self.get(id).await {
-                Ok(Some((record, held))) => (record.anchor, held.counts.came_due()),
+                Ok(Some((record, held))) => (record.anchor, held.counts),
                 _ => return Vec::new(),
             },
-            _ => (now, 0),
+            _ => (now, Counts::default()),
         };
-        task.schedule.dues_after(id, anchor, put.due, came_due, SHOWN_DUES).unwrap_or_default()
+        let after = counts.search_from(put.due);
+        task.schedule.dues_after(id, anchor, after, counts.came_due(), SHOWN_DUES).unwrap_or_default()
     }
 }
 

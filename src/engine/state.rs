@@ -72,7 +72,7 @@ pub struct PausedLane {
     pub pause: LanePause,
     /// Number of shards in which it is paused: not all of them if a request to pause or resume it failed.
     pub shards: u16,
-    /// Whether it is paused in all shards.
+    /// Whether it is paused in all shards in which this instance saw the lane.
     pub everywhere: bool,
 }
 
@@ -231,6 +231,7 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
         pause: None,
     };
     let mut lanes: BTreeMap<Lane, LaneState> = context.lanes.keys().map(|lane| (lane.clone(), state(lane))).collect();
+    let mut seen_in: BTreeMap<Lane, u16> = BTreeMap::new();
     for shard in &context.shards {
         let glance = shard.glance.lock();
         for lane in &glance.1.known {
@@ -239,6 +240,7 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
         for (lane, seen) in glance.0.iter().zip(&glance.1.lanes) {
             let Some(entry) = lanes.get_mut(lane) else { continue };
             let (waiting, in_flight) = seen.depth.unwrap_or_default();
+            *seen_in.entry(lane.clone()).or_default() += 1;
             entry.waiting += waiting;
             entry.in_flight += in_flight;
             entry.overdue += seen.overdue;
@@ -249,8 +251,10 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
             }
         }
     }
-    for paused in lanes.values_mut().filter_map(|lane| lane.pause.as_mut()) {
-        paused.everywhere = usize::from(paused.shards) == context.shards.len();
+    for (lane, state) in &mut lanes {
+        if let Some(paused) = &mut state.pause {
+            paused.everywhere = seen_in.get(lane) == Some(&paused.shards);
+        }
     }
     lanes
 }

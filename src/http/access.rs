@@ -40,7 +40,7 @@ string_enum! {
     pub enum Scope {
         /// Read tasks, the dead, and the state.
         Read = "read",
-        /// Put, cancel and pause tasks, requeue the dead.
+        /// Put, cancel, pause, trigger and skip tasks, requeue the dead.
         Write = "write",
         /// Discard the dead.
         Discard = "discard",
@@ -67,6 +67,8 @@ const ROUTES: &[(&str, &str, Need, Limited)] = &[
     ("DELETE", "/v1/tasks/{id}", Need::Scope(Scope::Write), Limited::Own),
     ("POST", "/v1/tasks/{id}/pause", Need::Scope(Scope::Write), Limited::Own),
     ("POST", "/v1/tasks/{id}/resume", Need::Scope(Scope::Write), Limited::Own),
+    ("POST", "/v1/tasks/{id}/trigger", Need::Scope(Scope::Write), Limited::Own),
+    ("POST", "/v1/tasks/{id}/skip", Need::Scope(Scope::Write), Limited::Own),
     ("GET", "/v1/tasks", Need::Scope(Scope::Read), Limited::Own),
     ("POST", "/v1/tasks", Need::Scope(Scope::Write), Limited::Own),
     ("POST", "/v1/tasks:batch", Need::Scope(Scope::Write), Limited::Own),

@@ -31,7 +31,7 @@ pub struct TokenLimits {
     pub prefix: IdPrefix,
     /// The destinations of its messages, whether a task or its lane names them; `None` means all.
     pub destinations: Option<DestinationPatterns>,
-    /// Puts are refused while this many tasks wait or are in flight in the lanes of the token.
+    /// Puts are refused while this many tasks wait, are in flight or are paused in the lanes of the token.
     pub pending_max: Option<u64>,
     /// The rate of its puts.
     pub puts: Option<PutRate>,
@@ -239,7 +239,7 @@ impl Caller {
         }
         if depth.tasks + depth.puts >= pending_max {
             let detail = format!(
-                "{} tasks wait or are in flight in the lanes of the token; its `pending_max` is {pending_max}",
+                "{} tasks wait, are in flight or are paused in the lanes of the token; its `pending_max` is {pending_max}",
                 depth.tasks
             );
             return Err(too_many("full", detail, 1));

@@ -90,7 +90,8 @@ impl LanePauseView {
     path = "/v1/lanes/{lane}/pause",
     operation_id = "pause_lane",
     summary = "Pause a lane",
-    description = "After the answer, no instance begins to publish a message of the lane; what is in flight may still be published. \
+    description = "After the answer, no instance claims anything of the lane; what is in flight may still be published and, for about a second, \
+        retried. \
         Its tasks wait, and other lanes go on. A repeated request replaces note and end. After an error, repeat it: some \
         shards may be paused.",
     tag = "lanes",

@@ -120,6 +120,8 @@ fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(tasks::list::list, post::post))
         .routes(routes!(tasks::pause::pause))
         .routes(routes!(tasks::pause::resume))
+        .routes(routes!(tasks::moves::trigger))
+        .routes(routes!(tasks::moves::skip))
         .routes(routes!(tasks::upcoming::upcoming))
         .routes(routes!(tasks::count::count))
         .routes(routes!(batch::put))

@@ -5,10 +5,10 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use crate::engine::intake::{GetError, PutError};
-use crate::engine::steering::SteerError;
-use crate::task::Fault;
+use crate::engine::steering::{SkipError, SteerError};
 use crate::task::schedule::ScheduleError;
 use crate::task::spec::MAX_FAULTS;
+use crate::task::{Fault, Key};
 use crate::timeline::TimelineError;
 
 /// The media type of a problem.
@@ -31,7 +31,13 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("no_route", 404, "there is nothing at this path"),
     ("no_method", 405, "the path does not take this method"),
     ("too_slow", 408, "the body did not come in time"),
-    ("in_flight", 409, "the key waits or is in flight, so no other message can use it and it cannot be requeued"),
+    (
+        "in_flight",
+        409,
+        "the key waits or is in flight: no other message can use it, and it cannot be requeued, triggered or skipped",
+    ),
+    ("last", 409, "no occurrence of the task follows the one to skip"),
+    ("not_next", 409, "the task has another next due than the one to skip"),
     ("cursor_gone", 410, "Redis was restarted or replaced, and the position in the list is lost: begin again"),
     ("too_large", 413, "the body is too large"),
     ("unsupported_media_type", 415, "the body is of another media type"),
@@ -248,6 +254,25 @@ impl From<SteerError> for Problem {
         match error {
             SteerError::UnknownLane(error) => Problem::new(StatusCode::NOT_FOUND, "unknown", error.to_string()),
             SteerError::Timeline(error) => error.into(),
+        }
+    }
+}
+
+impl From<SkipError> for Problem {
+    fn from(error: SkipError) -> Problem {
+        let detail = error.to_string();
+        let conflict = |code, key: Key| Problem {
+            key: Some(key.to_string().into()),
+            ..Problem::new(StatusCode::CONFLICT, code, detail.clone())
+        };
+        match error {
+            SkipError::Unknown(_) => Problem::new(StatusCode::NOT_FOUND, "unknown", detail),
+            SkipError::InFlight(key) => conflict("in_flight", key),
+            SkipError::Last(key) => conflict("last", key),
+            SkipError::NotNext(key) => conflict("not_next", key),
+            SkipError::Schedule(error) => Problem::unreadable(&error),
+            SkipError::Get(error) => error.into(),
+            SkipError::Timeline(error) => error.into(),
         }
     }
 }

@@ -44,7 +44,7 @@ pub struct Counts {
     pub dead: u64,
     /// Passed over by its own catch-up.
     pub passed_over: u64,
-    /// The due of the latest occurrence that has ended.
+    /// The latest due that was published, died or was skipped. A trigger does not make it earlier.
     pub last_due: Option<Timestamp>,
 }
 
@@ -53,6 +53,17 @@ impl Counts {
     #[must_use]
     pub fn came_due(&self) -> u64 {
         self.accepted.saturating_add(self.dead).saturating_add(self.passed_over)
+    }
+
+    /// Where the search for the due after `due` begins: a triggered occurrence may be due before one that was skipped.
+    #[must_use]
+    pub fn search_from(&self, due: Timestamp) -> Timestamp {
+        self.last_due.map_or(due, |last_due| last_due.max(due))
+    }
+
+    /// Notes that the occurrence with this due has ended.
+    pub fn ended(&mut self, due: Timestamp) {
+        self.last_due = Some(self.search_from(due));
     }
 
     /// The value in the timeline: accepted, dead, passed over, last due (0 for none), separated by spaces.
@@ -122,19 +133,20 @@ impl NextDueSearch {
             return Ok(known(itself, None));
         }
         let dues = TaskDues::new(&record.task.schedule, &member.task(), record.anchor)?;
+        let from = counts.search_from(due);
         if !late {
-            return Ok(known(0, dues.next_after(due)));
+            return Ok(known(0, dues.next_after(from)));
         }
         // The last time at which an occurrence is missed. Later ones are published, whatever the policy.
         let missed_until = now.minus(overdue.grace).minus(Duration::from_millis(1));
         let keep = if policy == CatchUp::All { overdue.catch_up_max } else { 0 };
         // Dues of `every` can be counted at once; for `cron` this is `None`.
-        if let Some(missed) = dues.count(due, missed_until) {
+        if let Some(missed) = dues.count(from, missed_until) {
             let passed = missed.saturating_sub(u64::from(keep)).min(left);
-            let next = if passed < left { dues.nth_after(due, passed) } else { None };
+            let next = if passed < left { dues.nth_after(from, passed) } else { None };
             return Ok(known(itself + passed, next));
         }
-        let walk = Walk { dues, at: due, missed_until, left, publish, passed: 0, keep, kept: VecDeque::new() };
+        let walk = Walk { dues, at: from, missed_until, left, publish, passed: 0, keep, kept: VecDeque::new() };
         Ok(NextDueSearch(State::Walking(Box::new(walk))))
     }
 

@@ -31,6 +31,7 @@ string_enum! {
         Count = "count",
         Pause = "pause",
         PauseLane = "pause_lane",
+        MoveDue = "move_due",
     }
 }
 

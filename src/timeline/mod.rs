@@ -8,6 +8,7 @@ mod claims;
 pub mod dead;
 pub mod keys;
 pub mod memory;
+mod moves;
 mod pauses;
 pub mod redis;
 pub mod scan;
@@ -26,6 +27,7 @@ pub use self::claims::{
     Settle, Settled, Settlement, SuspectsRequest, Token, Verdict,
 };
 pub use self::dead::{BrowseRequest, Browsed, Dead, DeadCursor, DeadFilter, MAX_BROWSED, MAX_BROWSED_BYTES};
+pub use self::moves::{MoveAnswer, MoveRequest, Skip, TaskRevision};
 pub use self::pauses::{
     LanePause, LanePauseAnswer, LanePauseRequest, LanePauseResult, PauseNote, TaskPause, TaskPauseAnswer,
     TaskPauseRequest,
@@ -160,6 +162,15 @@ pub trait Timeline: Send + Sync + 'static {
         request: TaskPauseRequest,
         not_after: Timestamp,
     ) -> Result<TaskPauseAnswer, TimelineError>;
+
+    /// Gives a task that no claim holds another due. Its new due is later than every due of it that was claimed.
+    async fn move_due(
+        &self,
+        shard: Shard,
+        id: &TaskId,
+        request: MoveRequest,
+        not_after: Timestamp,
+    ) -> Result<MoveAnswer, TimelineError>;
 
     /// Pauses a lane in one shard, or resumes it. After the answer to a pause, no claim takes anything of it.
     async fn pause_lane(

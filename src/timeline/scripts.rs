@@ -212,8 +212,17 @@ pub static PAUSE_LANE: Script = script!(
     ["now", "not_after", "lane", "verb", "until", "about"]
 );
 
+/// Gives a task another due.
+pub static MOVE_DUE: Script = script!(
+    MoveDue,
+    "move_due",
+    ["lanes", "marks", "pauses"],
+    ["tasks", "changes", "crashes", "counts", "pauses", "due.."],
+    ["now", "not_after", "id", "due", "expected", "revision", "counts", "wake", "lane.."]
+);
+
 /// All scripts.
-pub static ALL: [&Script; 18] = [
+pub static ALL: [&Script; 19] = [
     &PUT,
     &GET,
     &CANCEL,
@@ -232,6 +241,7 @@ pub static ALL: [&Script; 18] = [
     &COUNT,
     &PAUSE,
     &PAUSE_LANE,
+    &MOVE_DUE,
 ];
 
 string_enum! {
@@ -296,5 +306,9 @@ string_enum! {
         Paused = "paused",
         /// The lane or the task is not paused any more.
         Resumed = "resumed",
+        /// The task has another due.
+        Moved = "moved",
+        /// The task has another due or another record than the caller expects. Nothing was written.
+        Mismatch = "mismatch",
     }
 }

@@ -16,6 +16,8 @@ pub(super) const NEEDS: &[(&str, &str, char)] = &[
     ("DELETE", "/v1/tasks/{id}", 'w'),
     ("POST", "/v1/tasks/{id}/pause", 'w'),
     ("POST", "/v1/tasks/{id}/resume", 'w'),
+    ("POST", "/v1/tasks/{id}/trigger", 'w'),
+    ("POST", "/v1/tasks/{id}/skip", 'w'),
     ("GET", "/v1/tasks", 'r'),
     ("GET", "/v1/tasks:count", 'r'),
     ("GET", "/v1/upcoming", 'r'),

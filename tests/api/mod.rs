@@ -13,6 +13,7 @@ mod limits;
 mod list;
 mod long_batch;
 mod malformed_http;
+mod moves;
 mod openapi;
 mod post;
 mod preview;

@@ -51,6 +51,8 @@ async fn every_example_is_answered_as_documented() {
         ("GET", "/v1/tasks", 200),
         ("GET", "/v1/upcoming", 200),
         ("GET", "/v1/tasks:count", 200),
+        ("POST", "/v1/tasks/{id}/skip", 200),
+        ("POST", "/v1/tasks/{id}/trigger", 200),
         ("DELETE", "/v1/tasks/{id}", 200),
         ("POST", "/v1/tasks", 201),
         ("POST", "/v1/tasks", 200),

@@ -202,17 +202,26 @@ fn a_bad_payload_a_missing_file_and_an_absent_instance_have_own_errors() {
 }
 
 /// The address of a server with one fixed answer.
-pub(super) fn answers(status: &str, body: &[u8]) -> String {
+pub(super) fn answers(status: &'static str, body: &[u8]) -> String {
+    let body = body.to_vec();
+    answers_by_path(move |_| (status, body.clone()))
+}
+
+/// Starts a server that answers each request by the line it begins with: status and body.
+pub(super) fn answers_by_path(answer: impl Fn(&str) -> (&'static str, Vec<u8>) + Send + 'static) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let place = format!("http://{}", listener.local_addr().unwrap());
-    let mut answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
-    answer.extend_from_slice(body);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+            let first = head.next().and_then(Result::ok).unwrap_or_default();
             while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
-            stream.write_all(&answer).unwrap();
+            let (status, body) = answer(&first);
+            stream
+                .write_all(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes())
+                .unwrap();
+            stream.write_all(&body).unwrap();
         }
     });
     place
@@ -430,4 +439,38 @@ fn a_task_is_paused_and_resumed() {
     assert!(unknown.code == Some(1) && unknown.err.contains("there is no task `nobody`"), "{}", unknown.err);
     let long = run(&["task", "pause", "a", "--note", &"x".repeat(201), "--url", &url]);
     assert!(long.code == Some(1) && long.err.contains("at most 200 characters"), "{}", long.err);
+}
+
+#[test]
+fn a_task_is_triggered_and_skipped() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let put = run(&["task", "put", "a", "--every", "1h", "--start", "2100-01-01T00:00:00Z", "--url", &url]);
+    assert_eq!(put.code, Some(0), "{}", put.err);
+    let skipped = run(&["task", "skip", "a", "--url", &url]);
+    let line = "skipped a:4102444800000, due 2100-01-01T01:00:00.000Z\n";
+    assert_eq!((skipped.code, skipped.out.as_str()), (Some(0), line), "{}", skipped.err);
+    let triggered = run(&["task", "trigger", "a", "--url", &url]);
+    let key = triggered.out.strip_prefix("triggered ").unwrap_or_else(|| panic!("{}{}", triggered.out, triggered.err));
+    wait_for(&server.log(), &format!("\"key\":\"{}\"", key.trim_end()));
+    // What was skipped stays skipped.
+    let task: Value = serde_json::from_str(&run(&["task", "get", "a", "--json", "--url", &url]).out).unwrap();
+    assert_eq!(task["due"], json!("2100-01-01T01:00:00.000Z"), "{task}");
+    let audit = super::log(&server);
+    assert!(audit.contains("task triggered") && audit.contains("occurrence skipped"), "{audit}");
+    let json = run(&["task", "skip", "a", "--json", "--url", &url]).out;
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["result"], json!("skipped"));
+
+    let unknown = run(&["task", "trigger", "a", "nobody", "--url", &url]);
+    assert!(
+        unknown.out.starts_with("triggered a:") && unknown.err.contains("there is no task `nobody`"),
+        "{}",
+        unknown.err
+    );
+    assert_eq!(run(&["task", "put", "once", "--at", "2100-01-01T00:00:00Z", "--url", &url]).code, Some(0));
+    let last = run(&["task", "skip", "once", "--url", &url]);
+    assert!(last.code == Some(1) && last.err.contains("is the last one: cancel the task instead"), "{}", last.err);
+    assert_eq!(run(&["task", "pause", "a", "--url", &url]).code, Some(0));
+    let resumed = run(&["task", "resume", "a", "--skip-missed", "--url", &url]);
+    assert!(resumed.out.starts_with("resumed a, due 2100-"), "{}{}", resumed.out, resumed.err);
 }

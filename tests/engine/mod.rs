@@ -7,6 +7,7 @@ mod flow;
 mod intake;
 mod log;
 mod metrics;
+mod moves;
 mod pause;
 mod sink_faults;
 mod traces;

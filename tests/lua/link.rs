@@ -366,6 +366,10 @@ async fn the_first_pause_stores_a_layout_that_older_versions_refuse() {
     // A resume changes nothing.
     first.pause_lane(shard(), &lane, LanePauseRequest::Resume, soon()).await.unwrap();
     assert_eq!(stored().as_deref(), Some("1 1"));
+    // Neither does a pause of a task that does not exist.
+    let (nobody, pause_task) = ("nobody".parse().unwrap(), TaskPauseRequest::Pause(PauseNote::default()));
+    let unknown = first.pause(shard(), &nobody, pause_task, soon()).await;
+    assert_eq!((unknown, stored().as_deref()), (Ok(TaskPauseAnswer::Unknown), Some("1 1")));
     for _ in 0..2 {
         first.pause_lane(shard(), &lane, pause.clone(), soon()).await.unwrap();
         assert_eq!(stored().as_deref(), Some("2 1"));

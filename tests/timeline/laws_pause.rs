@@ -171,20 +171,20 @@ async fn a_pause_that_comes_too_late_has_no_effect(stage: Stage) {
 }
 
 impl Stage {
-    async fn pause_as(&self, id: &TaskId, request: TaskPauseRequest) -> TaskPauseAnswer {
+    pub(super) async fn pause_as(&self, id: &TaskId, request: TaskPauseRequest) -> TaskPauseAnswer {
         self.timeline.pause(self.shard(), id, request, self.soon()).await.unwrap()
     }
 
-    async fn pause(&self, id: &TaskId) -> TaskPauseAnswer {
+    pub(super) async fn pause(&self, id: &TaskId) -> TaskPauseAnswer {
         self.pause_as(id, TaskPauseRequest::Pause(about("wrong figures"))).await
     }
 
-    async fn resume(&self, id: &TaskId) -> TaskPauseAnswer {
+    pub(super) async fn resume(&self, id: &TaskId) -> TaskPauseAnswer {
         self.pause_as(id, TaskPauseRequest::Resume).await
     }
 
     /// Checks that the task is paused, waits for this due and is not claimed.
-    async fn assert_paused_at(&self, id: &TaskId, due: i64) {
+    pub(super) async fn assert_paused_at(&self, id: &TaskId, due: i64) {
         let held = self.get(id).await.unwrap();
         assert!(held.pause.is_some() && !held.in_flight && held.due == at(due), "{held:?}");
         let (token, claimed) = self.claim().await;

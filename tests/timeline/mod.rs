@@ -15,6 +15,7 @@ mod laws_dead;
 mod laws_ends;
 mod laws_keys;
 mod laws_list;
+mod laws_moves;
 mod laws_pause;
 mod laws_suspects;
 mod laws_time;

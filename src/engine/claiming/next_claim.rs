@@ -108,8 +108,10 @@ impl NextClaim {
 
     /// When the next claim is due. `has_returns` is as in [`LaneNow`].
     pub(in crate::engine) fn next_at(&mut self, has_returns: bool, now: Timestamp) -> Option<Timestamp> {
-        if self.paused_until.is_some() {
-            return self.paused_until;
+        if let Some(until) = &mut self.paused_until {
+            // The clock of Redis may have been set back since.
+            *until = now.plus(PAUSED_INTERVAL).min(*until);
+            return Some(*until);
         }
         if has_returns {
             self.oldest_at.get_or_insert(now.plus(OLDEST_INTERVAL));
@@ -445,5 +447,16 @@ mod tests {
         assert_eq!(next_claim.next_at(false, at(0)), Some(at(10_000)), "a cancel tells nobody");
         next_claim.learn(ClaimKind::Ordinary, None, &claimed(10_000, 0, None), |_| false);
         assert_eq!((next_claim.next_at(false, at(10_000)), next_claim.unreadable()), (None, 0));
+    }
+
+    #[test]
+    fn a_paused_lane_is_asked_again_within_a_second_also_if_the_clock_is_set_back() {
+        let mut next = NextClaim::default();
+        next.learn(ClaimKind::Ordinary, None, &Claimed::paused(at(10_000_000)), |_| false);
+        assert_eq!(next.next_at(false, at(10_000_000)), Some(at(10_001_000)));
+        assert_eq!(next.next_at(false, at(10_000_400)), Some(at(10_001_000)));
+        // An hour back: the time stays once it is near.
+        assert_eq!(next.next_at(false, at(6_400_000)), Some(at(6_401_000)));
+        assert_eq!(next.next_at(false, at(6_400_900)), Some(at(6_401_000)));
     }
 }

@@ -103,6 +103,21 @@ pub(in crate::http) enum TaskPauseResult {
     Unchanged,
 }
 
+/// `unchanged`: it was due already.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum TriggerResult {
+    Triggered,
+    Unchanged,
+}
+
+/// The occurrence is passed over.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum SkipResult {
+    Skipped,
+}
+
 /// `unchanged`: it was not paused.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -40,7 +40,7 @@ const CODES: &str = "x-codes";
 
 /// What a token is and where it comes from.
 const TOKEN: &str = "A token of the configuration, with the scopes `read` (get tasks, the dead and the state), `write` \
-                     (put, cancel and pause tasks, requeue the dead), `discard` (discard the dead) or `operate` (pause and \
+                     (put, cancel, pause, trigger and skip tasks, requeue the dead), `discard` (discard the dead) or `operate` (pause and \
                      resume lanes). It may be limited to \
                      lanes, ids and destinations. An instance on loopback may have no tokens; then any caller that \
                      uses an IP address or `localhost` has all scopes.";

@@ -75,6 +75,35 @@ pub(in crate::http) struct TaskPauseSchema {
     note: String,
 }
 
+/// How a task is resumed.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = TaskResumeRequest)]
+pub(in crate::http) struct TaskResumeSchema {
+    /// What happens to the occurrences that it missed.
+    #[schema(required = false, default = "catch_up")]
+    missed: MissedSchema,
+}
+
+/// `catch_up`: the `catch_up` of the task decides. `skip`: they are passed over.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = Missed)]
+pub(in crate::http) enum MissedSchema {
+    CatchUp,
+    Skip,
+}
+
+/// Which occurrence is skipped.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SkipRequest)]
+pub(in crate::http) struct SkipSchema {
+    /// The due that the task must have; without it, whichever it has.
+    #[schema(required = false, format = DateTime)]
+    due: String,
+}
+
 /// Why a lane is paused, and until when.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -2,6 +2,7 @@
 
 pub(super) mod count;
 pub(super) mod list;
+pub(super) mod moves;
 pub(super) mod pause;
 pub(super) mod upcoming;
 mod views;
@@ -122,7 +123,8 @@ pub(super) async fn get(
             let next = match count {
                 Some(count) => {
                     let (id, schedule, anchor) = (id.clone(), record.task.schedule.clone(), record.anchor);
-                    let (after, came_due) = (held.due_after_claim.unwrap_or(held.due), held.counts.came_due());
+                    let due = held.due_after_claim.unwrap_or(held.due);
+                    let (after, came_due) = (held.counts.search_from(due), held.counts.came_due());
                     let dues = move || schedule.dues_after(&id, anchor, after, came_due, count);
                     Some(api.blocking.run(dues).await?.unwrap_or_default())
                 }

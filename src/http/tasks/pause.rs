@@ -13,11 +13,11 @@ use crate::clock::Timestamp;
 use crate::http::Api;
 use crate::http::caller::Caller;
 use crate::http::openapi::enums::TaskPauseResult;
-use crate::http::openapi::task::{NothingMore, TaskPauseSchema};
+use crate::http::openapi::task::{TaskPauseSchema, TaskResumeSchema};
 use crate::http::openapi::{BODY, TIMELINE};
 use crate::http::problem::Problem;
 use crate::http::server::body;
-use crate::task::spec;
+use crate::task::spec::{self, Missed};
 use crate::task::{Key, TaskId};
 use crate::timeline::{PauseNote, TaskPause, TaskPauseAnswer, TaskPauseRequest};
 
@@ -69,8 +69,9 @@ impl TaskPauseView {
     path = "/v1/tasks/{id}/pause",
     operation_id = "pause_task",
     summary = "Pause a task",
-    description = "After the answer, no publish of it begins; `in_flight` names an occurrence that may still be published. The \
-        task keeps its due, also if it is put again: only a resume ends the pause, or a cancel.",
+    description = "After the answer, no instance claims it; `in_flight` names an occurrence that may still be published, because it \
+        was claimed before. The task keeps its due, also if it is put again: only a resume ends the pause, or a cancel. The \
+        pause does not hold back an occurrence of it that was dead and is requeued.",
     tag = "tasks",
     params(Id),
     request_body(content = TaskPauseSchema, example = json!({"note": "wrong figures"})),
@@ -96,13 +97,13 @@ pub(in crate::http) async fn pause(
     operation_id = "resume_task",
     summary = "Resume a task",
     description = "It waits for its due again. If that has passed, it is published at once, and its `catch_up` applies as \
-        after an outage.",
+        after an outage. With `\"missed\": \"skip\"`, a recurring task waits for its first due in the future instead.",
     tag = "tasks",
     params(Id),
-    request_body(content = NothingMore, example = json!({})),
+    request_body(content = TaskResumeSchema, example = json!({"missed": "skip"})),
     responses((status = 200, body = TaskPauseAnswerView, description = "It is not paused any more.",
         example = json!({"id": "order-1", "result": "resumed", "due": "2026-11-21T13:00:00.000Z", "due_ms": 1_795_266_000_000_i64}))),
-    extensions(("x-codes" = json!([BODY, TIMELINE, &["foreign_id", "unknown"]].concat()))),
+    extensions(("x-codes" = json!([BODY, TIMELINE, &["foreign_id", "unknown", "unreadable"]].concat()))),
 )]
 pub(in crate::http) async fn resume(
     State(api): State<Arc<Api>>,
@@ -110,7 +111,11 @@ pub(in crate::http) async fn resume(
     id: IdInPath,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (id, ()) = body::path_and_small_json(&api, read_id(id), request, spec::read_nothing).await?;
+    let (id, missed) = body::path_and_small_json(&api, read_id(id), request, spec::read_resume).await?;
+    if missed == Missed::Skip {
+        caller.check_id(&id)?;
+        api.intake.skip_missed(&id, caller.name(), api.limits.timeline_timeout).await?;
+    }
     answer(&api, &caller, &id, "resume_task", TaskPauseRequest::Resume).await
 }
 

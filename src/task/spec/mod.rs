@@ -22,10 +22,10 @@
 mod filter;
 mod message;
 mod object;
-mod pause;
 mod preview;
 mod retry;
 mod schedule;
+mod steering;
 mod task_query;
 mod time;
 pub(crate) mod write;
@@ -40,8 +40,8 @@ use crate::clock::Timestamp;
 
 pub use filter::{BulkRequest, Filter, read_bulk, read_filter, read_nothing};
 pub use object::MAX_FAULTS;
-pub use pause::{PauseBody, read_note, read_pause};
 pub use preview::{Preview, read_preview};
+pub use steering::{Missed, PauseBody, read_note, read_pause, read_resume, read_skip};
 pub use task_query::{
     CountQuery, TaskQuery, UpcomingQuery, read_count_query, read_next, read_task_query, read_upcoming_query,
 };

@@ -5,6 +5,7 @@
 
 mod claim;
 mod dead;
+mod moves;
 mod pauses;
 mod put;
 mod reap;
@@ -28,9 +29,9 @@ pub use zset::Zset;
 use super::calls::{Calls, Verb};
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
-    LanePauseAnswer, LanePauseRequest, Link, Put, PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer, ScanRequest,
-    Scanned, Settle, Settled, StoredTask, SuspectsRequest, TaskPauseAnswer, TaskPauseRequest, Timeline, TimelineError,
-    Token, Upcoming, UpcomingRequest, Wake,
+    LanePauseAnswer, LanePauseRequest, Link, MoveAnswer, MoveRequest, Put, PutAnswer, PutMode, ReapRequest, Reaped,
+    RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest, TaskPauseAnswer,
+    TaskPauseRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
@@ -291,6 +292,17 @@ impl Timeline for MemoryTimeline {
     ) -> Result<TaskPauseAnswer, TimelineError> {
         let step = |twin: &mut Twin, now| twin.pause(now, id, &request, not_after);
         self.step(Verb::Pause, shard, Some(not_after), step).await
+    }
+
+    async fn move_due(
+        &self,
+        shard: Shard,
+        id: &TaskId,
+        request: MoveRequest,
+        not_after: Timestamp,
+    ) -> Result<MoveAnswer, TimelineError> {
+        let step = |twin: &mut Twin, now| twin.move_due(now, id, &request, not_after);
+        self.step(Verb::MoveDue, shard, Some(not_after), step).await
     }
 
     async fn pause_lane(

@@ -4,7 +4,7 @@
 //! second connection for them, to the same Redis process ([`wait_connection`](super::wait_connection)). It is made before
 //! the first write.
 //!
-//! Puts, cancels, requeues, discards and pauses are answered only after this confirmation.
+//! Puts, cancels, requeues, discards, pauses and moves are answered only after this confirmation.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::session::{CallError, Session, detail};
 use super::wait_connection::{TWO_SERVERS, server_process};
 use crate::clock::Timestamp;
 use crate::timeline::{
-    CancelAnswer, LanePauseAnswer, PutAnswer, PutResult, RequeueAnswer, TaskPauseAnswer, TimelineError,
+    CancelAnswer, LanePauseAnswer, MoveAnswer, PutAnswer, PutResult, RequeueAnswer, TaskPauseAnswer, TimelineError,
 };
 
 /// Upper bound of one wait.
@@ -189,6 +189,16 @@ impl DurableAnswer for RequeueAnswer {
 impl DurableAnswer for TaskPauseAnswer {
     fn unsure(&self) -> Option<&'static str> {
         Some(if *self == TaskPauseAnswer::Unknown { UNCONFIRMED_ABSENCE } else { UNCONFIRMED })
+    }
+}
+
+impl DurableAnswer for MoveAnswer {
+    fn unsure(&self) -> Option<&'static str> {
+        match self {
+            MoveAnswer::Moved { .. } | MoveAnswer::Unchanged { .. } => Some(UNCONFIRMED),
+            MoveAnswer::InFlight { .. } | MoveAnswer::Mismatch { .. } => None,
+            MoveAnswer::Unknown => Some(UNCONFIRMED_ABSENCE),
+        }
     }
 }
 

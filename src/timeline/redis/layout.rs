@@ -149,6 +149,12 @@ impl Layout {
         Ok(Ok(()))
     }
 
+    /// Whether the stored layout is that of a timeline with pauses.
+    pub(super) async fn has_pauses(&self, session: &Session) -> Result<bool, TimelineError> {
+        let found = self.ask(session, redis::cmd("GET").arg(&self.key)).await.map_err(TimelineError::Away)?;
+        Ok(found == Value::BulkString(keys::layout_value_with_pauses(self.shards).into_bytes()))
+    }
+
     /// Stores the layout of a timeline with pauses, before the first pause. From then on, versions of punctual that would
     /// publish what is paused refuse this Redis.
     ///

@@ -13,6 +13,7 @@ mod durable;
 mod expiry;
 mod layout;
 mod link;
+mod moves;
 mod pauses;
 mod put;
 mod reply;
@@ -42,6 +43,7 @@ use self::dead::{Discard, Requeue, Show};
 pub use self::durable::Durability;
 use self::layout::{LastKnown, Layout};
 use self::link::{Connector, LinkState};
+use self::moves::MoveDue;
 use self::pauses::{PauseLane, PauseTask};
 pub use self::server::{Advice, ServerCheck, ServerCheckError, ServerState, check_server};
 use self::settle::SettleCall;
@@ -50,9 +52,9 @@ use super::calls::{Calls, Verb};
 use super::keys::Keys;
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
-    LanePauseAnswer, LanePauseRequest, Link, MAX_BATCH, Put, PutAnswer, PutMode, ReapRequest, Reaped, RequeueAnswer,
-    ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest, TaskPauseAnswer, TaskPauseRequest, Timeline,
-    TimelineError, Token, Upcoming, UpcomingRequest, Wake,
+    LanePauseAnswer, LanePauseRequest, Link, MAX_BATCH, MoveAnswer, MoveRequest, Put, PutAnswer, PutMode, ReapRequest,
+    Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest, TaskPauseAnswer,
+    TaskPauseRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, RedisClock, Timestamp};
 use crate::metrics::Metrics;
@@ -172,10 +174,21 @@ impl RedisTimeline {
         self.lanes.lock().clone()
     }
 
-    /// See [`Layout::allow_pauses`].
-    async fn allow_pauses(&self) -> Result<(), TimelineError> {
+    /// See [`Layout::allow_pauses`]. Does nothing if the stored layout allows them, or if `exists` finds nothing to pause:
+    /// a mistyped id must not make older versions refuse this Redis. Returns whether pauses are allowed.
+    async fn allow_pauses(
+        &self,
+        exists: impl Future<Output = Result<bool, TimelineError>> + Send,
+    ) -> Result<bool, TimelineError> {
         let session = self.link_state.session_by(Instant::now() + self.response_timeout).await;
-        self.layout.allow_pauses(&session.map_err(TimelineError::Away)?).await
+        let session = session.map_err(TimelineError::Away)?;
+        if self.layout.has_pauses(&session).await? {
+            return Ok(true);
+        }
+        if !exists.await? {
+            return Ok(false);
+        }
+        self.layout.allow_pauses(&session).await.map(|()| true)
     }
 
     fn remember(&self, lane: &Lane) {
@@ -348,13 +361,26 @@ impl Timeline for RedisTimeline {
         not_after: Timestamp,
     ) -> Result<TaskPauseAnswer, TimelineError> {
         let paused = async {
-            if matches!(request, TaskPauseRequest::Pause(_)) {
-                self.allow_pauses().await?;
+            let exists = async { Ok(self.run_in_its_lane(shard, &Get { id }).await?.is_some()) };
+            if matches!(request, TaskPauseRequest::Pause(_)) && !self.allow_pauses(exists).await? {
+                let is_late = self.clock.now() > not_after;
+                return if is_late { Err(TimelineError::Late) } else { Ok(TaskPauseAnswer::Unknown) };
             }
             let call = PauseTask { id, request: &request, not_after };
             self.durably(not_after, self.run_in_its_lane(shard, &call)).await
         };
         self.calls.count(Verb::Pause, paused).await
+    }
+
+    async fn move_due(
+        &self,
+        shard: Shard,
+        id: &TaskId,
+        request: MoveRequest,
+        not_after: Timestamp,
+    ) -> Result<MoveAnswer, TimelineError> {
+        let call = MoveDue { id, request: &request, not_after };
+        self.calls.count(Verb::MoveDue, self.durably(not_after, self.run_in_its_lane(shard, &call))).await
     }
 
     async fn pause_lane(
@@ -366,7 +392,7 @@ impl Timeline for RedisTimeline {
     ) -> Result<LanePauseAnswer, TimelineError> {
         let paused = async {
             if matches!(request, LanePauseRequest::Pause { .. }) {
-                self.allow_pauses().await?;
+                self.allow_pauses(async { Ok(true) }).await?;
             }
             let call = PauseLane { request: &request, not_after };
             self.durably(not_after, self.run(shard, from_ref(lane), &call)).await

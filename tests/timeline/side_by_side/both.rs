@@ -6,12 +6,12 @@ use std::time::Duration;
 use proptest::sample::Index;
 use proptest::test_runner::TestCaseError;
 use punctual::clock::{Clock, ManualClock, Timestamp};
-use punctual::task::{Key, Lane, Member, Record, Shard, TaskId, When};
+use punctual::task::{Counts, Key, Lane, Member, Record, Shard, TaskId, When};
 use punctual::timeline::memory::{MemoryTimeline, OccurrenceMark, Twin};
 use punctual::timeline::redis::RedisTimeline;
 use punctual::timeline::{
-    Claimed, GlanceRequest, LanePauseRequest, PauseNote, Put, PutMode, ReapRequest, TaskPauseRequest, Timeline, Token,
-    Wake,
+    Claimed, GlanceRequest, LanePauseRequest, MoveRequest, PauseNote, Put, PutMode, ReapRequest, Skip, StoredTask,
+    TaskPauseRequest, TaskRevision, Timeline, Token, Wake,
 };
 
 use super::super::raw::Raw;
@@ -252,6 +252,19 @@ impl Both {
                 self.tally.pause(before.get(&id).is_some_and(|held| held.in_flight), &answer);
                 shard
             }
+            Step::Move { id, skip, late } => {
+                let ((id, shard), not_after) = (self.id(*id), self.not_after(*late));
+                let before = self.memory.twin(shard);
+                let held = before.get(&id);
+                let request = match (skip, &held) {
+                    (Some((by, wrong)), Some(held)) => MoveRequest::Skip(skip_of(held, *by, *wrong)),
+                    (Some(_), None) => return Ok(None),
+                    (None, _) => MoveRequest::Trigger,
+                };
+                let answer = both!(self, step, |timeline| timeline.move_due(shard, &id, request.clone(), not_after));
+                self.tally.move_due(held.is_some_and(|held| held.pause.is_some()), &request, &answer);
+                shard
+            }
             Step::PauseLane { id, lane, pause, late } => {
                 let (shard, lane, not_after) = (self.id(*id).1, Both::lane(*lane), self.not_after(*late));
                 let until = |span: i64| Timestamp::from_millis(self.clock.now().as_millis() + span);
@@ -325,6 +338,21 @@ impl Both {
         let why = format!("state after {step:?}:\n{twin}\nbut Redis:\n{redis}\n\ntwin {expected}\nRedis {found}");
         Err(TestCaseError::fail(why))
     }
+}
+
+/// The skip of a task by this long. A wrong one has the due or the revision of another.
+fn skip_of(held: &StoredTask, by: i64, wrong: bool) -> Skip {
+    let to = Timestamp::from_millis(held.due.as_millis() + by);
+    let mut revision = TaskRevision::of(&Record::decode(&held.record).unwrap());
+    let mut from = held.due;
+    match by {
+        1 if wrong => from = to,
+        500 if wrong => revision.number += 1,
+        _ if wrong => revision.created = to,
+        _ => {}
+    }
+    let counts = Counts { passed_over: held.counts.passed_over + 1, last_due: Some(from), ..held.counts };
+    Skip { from, revision, to, counts }
 }
 
 /// A task that no claim holds has the score of a paused one exactly if it is paused, except for a due that a trigger lets

@@ -290,6 +290,24 @@ impl Tally {
         }
     }
 
+    pub(super) fn move_due(&mut self, paused: bool, request: &MoveRequest, answer: &Result<MoveAnswer, TimelineError>) {
+        let Ok(answer) = answer else { return self.met("move_due: late", true) };
+        let skip = matches!(request, MoveRequest::Skip(_));
+        match answer {
+            MoveAnswer::Moved { handed_out, .. } => {
+                self.met("move_due: triggered", !skip && !paused);
+                self.met("move_due: triggered in spite of a pause", !skip && paused);
+                self.met("move_due: skipped", skip && !paused);
+                self.met("move_due: skipped and still paused", skip && paused);
+                self.met("move_due: names what was handed out", handed_out.is_some());
+            }
+            MoveAnswer::Unchanged { .. } => self.met("move_due: unchanged", true),
+            MoveAnswer::InFlight { .. } => self.met("move_due: in_flight", true),
+            MoveAnswer::Mismatch { .. } => self.met("move_due: mismatch", true),
+            MoveAnswer::Unknown => self.met("move_due: unknown", true),
+        }
+    }
+
     pub(super) fn pause_lane(&mut self, answer: &Result<LanePauseAnswer, TimelineError>) {
         let Ok(answer) = answer else { return self.met("pause_lane: late", true) };
         self.met("pause_lane: something is in flight", answer.in_flight > 0);

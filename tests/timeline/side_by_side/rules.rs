@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(super) const OFTEN_ENOUGH: u32 = 50;
 
 /// All rules, by verb.
-const RULES: [&str; 137] = [
+const RULES: [&str; 147] = [
     "put: created",
     "put: created anew while the cancelled one is in flight, which is named",
     "put: replaced",
@@ -147,6 +147,16 @@ const RULES: [&str; 137] = [
     "pause_lane: unchanged",
     "pause_lane: something is in flight",
     "pause_lane: late",
+    "move_due: triggered",
+    "move_due: triggered in spite of a pause",
+    "move_due: skipped",
+    "move_due: skipped and still paused",
+    "move_due: names what was handed out",
+    "move_due: unchanged",
+    "move_due: in_flight",
+    "move_due: mismatch",
+    "move_due: unknown",
+    "move_due: late",
 ];
 
 /// How often each rule was met.

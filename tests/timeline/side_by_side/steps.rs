@@ -92,6 +92,12 @@ pub(crate) enum Step {
         pause: bool,
         late: bool,
     },
+    /// Triggers a task, or skips its next occurrence by this long; rarely with another due or revision than it has.
+    Move {
+        id: usize,
+        skip: Option<(i64, bool)>,
+        late: bool,
+    },
     /// Pauses a lane, without end or for this long, or resumes it.
     PauseLane {
         id: usize,
@@ -254,6 +260,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     let caps = (select(vec![1, 2, 100]), bytes).prop_map(|(entries, bytes)| DeadCap { entries, bytes });
     // Mostly short, because nothing else happens in a paused lane.
     let pause = prop::option::weighted(0.4, prop::option::weighted(0.9, select(vec![1, 900, 5000])));
+    let skip = prop::option::of((select(vec![1, 500, 5000]), prop::bool::weighted(0.2)));
     let status = select(vec![
         None,
         Some(TaskStatus::Scheduled),
@@ -293,6 +300,7 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         }),
         1 => any::<Index>().prop_map(|key| Step::Show { key }),
         2 => (id(), prop::bool::weighted(0.4), late()).prop_map(|(id, pause, late)| Step::Pause { id, pause, late }),
+        3 => (id(), skip, late()).prop_map(|(id, skip, late)| Step::Move { id, skip, late }),
         1 => (id(), lane(), pause, late()).prop_map(|(id, lane, pause, late)| Step::PauseLane { id, lane, pause, late }),
         3 => list.prop_map(|(id, lane, status, prefix, text, from, to, max)| {
             Step::List { id, lane, status, prefix, text, from, to, max }

@@ -241,7 +241,7 @@ impl Flight {
     fn counts(&self, dead: bool) -> Counts {
         let mut counts = self.occurrence.counts;
         counts.passed_over += self.passed_over(dead);
-        counts.last_due = Some(self.occurrence.due);
+        counts.ended(self.occurrence.due);
         counts
     }
 

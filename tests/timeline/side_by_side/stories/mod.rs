@@ -12,7 +12,7 @@ use self::instances::{
     paused_lane, stranded, suspects, too_late, too_old, unreadable,
 };
 use self::users::{
-    browsed, cancelled_in_flight, counted, died_twice, discarded, handed_out, in_flight, listed, many, paused,
+    browsed, cancelled_in_flight, counted, died_twice, discarded, handed_out, in_flight, listed, many, moved, paused,
     paused_after_a_publish, requeued, reset,
 };
 use super::steps::{Body, Due, Kind, Order, Step, StepVerdict, any_body, any_id, any_lane, any_step, any_word};
@@ -85,6 +85,8 @@ pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
         paused,
         paused,
         paused_after_a_publish,
+        moved,
+        moved,
         paused_lane,
         paused_lane,
         paused_empty_lane,

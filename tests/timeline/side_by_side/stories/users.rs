@@ -221,3 +221,35 @@ pub(super) fn paused_after_a_publish(about: StoryArguments) -> Vec<Step> {
         Step::Pause { id, pause: false, late },
     ]
 }
+
+/// A task is triggered and skipped: while it waits, is paused, was handed out or is in flight.
+pub(super) fn moved(about: StoryArguments) -> Vec<Step> {
+    let (id, late) = (about.id, false);
+    let trigger = |late| Step::Move { id, skip: None, late };
+    let skip = |by, wrong| Step::Move { id, skip: Some((by, wrong)), late };
+    let mut steps = vec![
+        Step::Cancel { id, late },
+        trigger(false),
+        put(id, Due::Now(5000), about.body, about.lane),
+        trigger(true),
+        skip(500, false),
+        skip([1, 500, 5000][about.count as usize % 3], true),
+    ];
+    if about.flag {
+        steps.push(Step::Pause { id, pause: true, late });
+        steps.push(skip(500, false));
+    }
+    steps.extend([
+        trigger(false),
+        trigger(false),
+        Step::Advance(1),
+        claim(&about, Kind::Ordinary, 400),
+        trigger(false),
+    ]);
+    steps.push(settle(vec![StepVerdict::Back(true); 5], RestOfClaim::Back, false));
+    steps.extend([skip(5000, false), Step::Get { id }]);
+    if about.flag {
+        steps.push(Step::Pause { id, pause: false, late });
+    }
+    steps
+}

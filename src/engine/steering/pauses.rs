@@ -1,4 +1,4 @@
-//! Steers what waits: pauses and resumes tasks and lanes. Each change is logged with the target `punctual::audit`.
+//! Pauses and resumes tasks and lanes.
 
 use std::time::Duration;
 
@@ -72,22 +72,25 @@ impl Intake {
         }
         let shards = Shard::all(self.timeline.shards());
         let answers = shards.map(|shard| self.timeline.pause_lane(shard, lane, request.clone(), not_after));
-        let answers = join_all(answers).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let answers = join_all(answers).await;
+        let error = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
+        let answers: Vec<LanePauseAnswer> = answers.into_iter().flatten().collect();
         let resumed = answers.iter().any(|answer| answer.result == LanePauseResult::Resumed);
-        let result = match () {
-            () if is_pause => LanePauseResult::Paused,
-            () if resumed => LanePauseResult::Resumed,
-            () => {
-                // Its name may be mistyped.
-                self.check_known(lane).await?;
-                LanePauseResult::Unchanged
-            }
-        };
         let in_flight = answers.iter().map(|answer| answer.in_flight).sum();
-        if result != LanePauseResult::Unchanged {
-            log(lane, &request, by, result, in_flight);
+        let paused_or_resumed =
+            if is_pause { Some(LanePauseResult::Paused) } else { resumed.then_some(LanePauseResult::Resumed) };
+        // Also if only some shards did what was asked for.
+        if let Some(result) = paused_or_resumed.filter(|_| !answers.is_empty()) {
+            log(lane, &request, by, result, in_flight, answers.len());
         }
-        Ok(LanePauseAnswer { result, in_flight })
+        if let Some(error) = error {
+            return Err(error.into());
+        }
+        if paused_or_resumed.is_none() {
+            // Its name may be mistyped.
+            self.check_known(lane).await?;
+        }
+        Ok(LanePauseAnswer { result: paused_or_resumed.unwrap_or(LanePauseResult::Unchanged), in_flight })
     }
 
     /// Checks that a lane is configured or has tasks.
@@ -104,11 +107,18 @@ impl Intake {
     }
 }
 
-fn log(lane: &Lane, request: &LanePauseRequest, by: Option<&str>, result: LanePauseResult, in_flight: u64) {
+fn log(
+    lane: &Lane,
+    request: &LanePauseRequest,
+    by: Option<&str>,
+    result: LanePauseResult,
+    in_flight: u64,
+    shards: usize,
+) {
     let (until, note) = match request {
         LanePauseRequest::Pause { until, about: PauseNote { note, .. } } => (*until, note.as_str()),
         LanePauseRequest::Resume => (None, ""),
     };
     let (by, until) = (by.unwrap_or("-"), until.map(|until| until.to_string()));
-    info!(target: "punctual::audit", %lane, result = result.as_str(), by, until, note, in_flight, "lane paused or resumed");
+    info!(target: "punctual::audit", %lane, result = result.as_str(), by, until, note, in_flight, shards, "lane paused or resumed");
 }

@@ -1,4 +1,5 @@
-//! The bodies of requests to pause: a lane `{"note"?, "until"?}`, a task `{"note"?}`.
+//! The bodies of requests that steer: pause of a lane `{"note"?, "until"?}`, pause `{"note"?}`, resume `{"missed"?}` and skip
+//! `{"due"?}` of a task.
 
 use super::Fault;
 use super::object::{self, Field};
@@ -51,6 +52,49 @@ pub fn read_note(json: &[u8]) -> Result<String, Vec<Fault>> {
     })
 }
 
+/// What happens to the occurrences that a paused task has missed when it is resumed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Missed {
+    /// The catch-up of the task decides, as after an outage.
+    #[default]
+    CatchUp,
+    /// They are passed over.
+    Skip,
+}
+
+/// Parses the body of a request to resume a task.
+///
+/// # Errors
+/// Every fault of the document.
+pub fn read_resume(json: &[u8]) -> Result<Missed, Vec<Fault>> {
+    object::read_body(json, |field| {
+        let mut object = field.object()?;
+        let missed = object.optional("missed", |field| {
+            let path = field.path;
+            match field.text()?.as_ref() {
+                "catch_up" => Some(Missed::CatchUp),
+                "skip" => Some(Missed::Skip),
+                _ => path.fault("bad_value", "`catch_up` or `skip` is expected"),
+            }
+        });
+        object.end();
+        Some(missed.unwrap_or_default())
+    })
+}
+
+/// Parses the body of a request to skip an occurrence. Returns the due that it must have.
+///
+/// # Errors
+/// Every fault of the document.
+pub fn read_skip(json: &[u8]) -> Result<Option<Timestamp>, Vec<Fault>> {
+    object::read_body(json, |field| {
+        let mut object = field.object()?;
+        let due = object.optional("due", |field| time::read(field, Rounding::Up));
+        object.end();
+        Some(due)
+    })
+}
+
 fn note(field: Field<'_, '_>) -> Option<String> {
     let path = field.path;
     let text = field.text()?;
@@ -88,6 +132,9 @@ mod tests {
         assert!(read(&long.replacen('ü', "", 1)).is_ok());
         assert_eq!((read_note(b""), read_note(br#"{"note":"x"}"#)), (Ok(String::new()), Ok("x".to_owned())));
         assert_eq!(read_note(br#"{"until":"2026-11-21T12:00:01Z"}"#).unwrap_err()[0].code, "unknown_field");
+        assert_eq!((read_resume(b""), read_resume(br#"{"missed":"skip"}"#)), (Ok(Missed::CatchUp), Ok(Missed::Skip)));
+        assert_eq!(read_resume(br#"{"missed":"all"}"#).unwrap_err()[0].code, "bad_value");
+        assert_eq!((read_skip(b""), read_skip(br#"{"due":"2026-11-21T12:00:00Z"}"#)), (Ok(None), Ok(Some(now))));
         let wrong = read(r#"{"note":"a\nb","until":"2026-11-21T12:00:00Z","for":1}"#).unwrap_err();
         assert_eq!(wrong, ["/note bad_value", "/until out_of_range", "/for unknown_field"]);
     }

@@ -1,0 +1,55 @@
+//! The request that gives a task another due.
+
+use super::call::Call;
+use super::reply::Reply;
+use super::request::Request;
+use crate::clock::Timestamp;
+use crate::task::{Counts, Lane, TaskId};
+use crate::timeline::keys::Keys;
+use crate::timeline::scripts::{self, Code, Script};
+use crate::timeline::{MoveAnswer, MoveRequest, TimelineError};
+
+/// Gives a task another due.
+pub(super) struct MoveDue<'a> {
+    pub(super) id: &'a TaskId,
+    pub(super) request: &'a MoveRequest,
+    pub(super) not_after: Timestamp,
+}
+
+impl Request for MoveDue<'_> {
+    type Answer = MoveAnswer;
+
+    const SCRIPT: &'static Script = &scripts::MOVE_DUE;
+    const IS_FOR_USER: bool = true;
+    /// The first copy may have moved the task, which may have been claimed and have ended since.
+    const UNSURE: &'static [Code] = &[Code::Unchanged, Code::InFlight, Code::Mismatch, Code::Unknown];
+
+    fn not_after(&self) -> Option<Timestamp> {
+        Some(self.not_after)
+    }
+
+    fn encode(&self, call: &mut Call, keys: &Keys, lanes: &[Lane]) {
+        let skip = if let MoveRequest::Skip(skip) = self.request { Some(skip) } else { None };
+        call.time("not_after", self.not_after)
+            .arg("id", self.id.as_str())
+            .time("due", skip.map(|skip| skip.to))
+            .time("expected", skip.map(|skip| skip.from))
+            .arg("revision", skip.map(|skip| skip.revision.bytes().to_vec()).unwrap_or_default())
+            .arg("counts", skip.map(|skip| Counts::pack(&skip.counts)).unwrap_or_default())
+            .arg("wake", keys.wake())
+            .lanes(lanes);
+    }
+
+    fn decode(&self, mut reply: Reply) -> Result<MoveAnswer, TimelineError> {
+        let code = reply.code;
+        let fields = reply.fields();
+        match code {
+            Code::Unknown => Ok(MoveAnswer::Unknown),
+            Code::Moved => Ok(MoveAnswer::Moved { due: fields.time()?, handed_out: fields.optional_time()? }),
+            Code::Unchanged => Ok(MoveAnswer::Unchanged { due: fields.time()? }),
+            Code::InFlight => Ok(MoveAnswer::InFlight { due: fields.time()? }),
+            Code::Mismatch => Ok(MoveAnswer::Mismatch { due: fields.time()? }),
+            _ => Err(reply.unexpected()),
+        }
+    }
+}
