@@ -9,7 +9,7 @@ use punctual::timeline::{DeadCap, Put, PutResult, RestOfClaim, Settle, Settled};
 
 use super::choices::Take;
 use super::holder::{Item, Sent, Status};
-use super::rules::{Rules, Wish, due, lane, record, time};
+use super::rules::{Rules, Steering, Wish, due, lane, record, time};
 use super::world::{World, key_of, task_id, token};
 
 /// A call in transit.
@@ -63,10 +63,7 @@ impl World {
             Call::Put { sent, wish } => self.put(rules, sent, rules.plan.wishes[usize::from(wish)], heard),
             Call::Cancel { sent, id } => self.cancel(rules, sent, id, heard),
             Call::Requeue { sent, id, due } => self.requeue(rules, sent, id, due),
-            Call::Claim { sent, token, lane, take } => {
-                self.claim(rules, sent, token, lane, take);
-                Ok(())
-            }
+            Call::Claim { sent, token, lane, take } => self.claim(rules, sent, token, lane, take).map(drop),
             Call::Settle { token, lane, what } => {
                 self.settle(rules, token, lane, &what);
                 Ok(())
@@ -123,14 +120,30 @@ impl World {
         self.ledger.discard(id, due, was_dead)
     }
 
-    pub(super) fn claim(&mut self, rules: Rules, sent: u8, number: u8, at: u8, take: Take) -> Vec<Item> {
+    /// A pause, a resume or a trigger, which is answered.
+    pub(super) fn steer(&mut self, rules: Rules, id: u8, steering: Steering) -> Result<(), String> {
+        let (before, now) = (self.twin.clone(), self.now);
+        let steered = self.on_shard(("steer", id, steering), |twin| rules.steer(twin, now, &task_id(id), steering));
+        self.ledger.steered(id, steered, &before)
+    }
+
+    pub(super) fn claim(
+        &mut self,
+        rules: Rules,
+        sent: u8,
+        number: u8,
+        at: u8,
+        take: Take,
+    ) -> Result<Vec<Item>, String> {
         let now = self.now;
-        self.on_shard(("claim", sent, number, at, take), |twin| {
+        let items = self.on_shard(("claim", sent, number, at, take), |twin| {
             let claimed = rules.claim(twin, now, sent, &token(rules, number), (&lane(at), take));
             let id = |member: &Member| u8::from(member.task() != task_id(0));
             let occurrences = claimed.map(|claimed| claimed.occurrences).unwrap_or_default();
-            occurrences.iter().map(|one| Item::new(one, id(&one.member), at)).collect()
-        })
+            occurrences.iter().map(|one| Item::new(one, id(&one.member), at)).collect::<Vec<_>>()
+        });
+        items.iter().filter(|item| item.requeued.is_none()).try_for_each(|item| self.ledger.claimed(item.copy))?;
+        Ok(items)
     }
 
     pub(super) fn settle(&mut self, rules: Rules, number: u8, at: u8, what: &Sent) -> Rc<Settled> {

@@ -3,7 +3,7 @@
 use super::calls::Asked;
 use super::holder::{Claim, Status};
 use super::ledger::LAST;
-use super::rules::{Kind, Rules, lane};
+use super::rules::{Kind, Rules, Steering, lane};
 use super::world::{World, key_of};
 
 /// What happens to a call.
@@ -61,6 +61,7 @@ pub(crate) enum Action {
         id: u8,
         due: u8,
     },
+    Steer(u8, Steering),
     Claim {
         by: usize,
         lane: u8,
@@ -166,6 +167,11 @@ impl World {
             for (number, _) in wishes {
                 actions.extend(self.ways().iter().map(|way| Action::Ask(Asked::Put(number), *way)));
             }
+        }
+        if self.left.pauses > 0 && self.ledger.is_paused(id) {
+            actions.extend([Action::Steer(id, Steering::Resume), Action::Steer(id, Steering::Trigger)]);
+        } else if self.left.pauses > 0 {
+            actions.push(Action::Steer(id, Steering::Pause));
         }
         if self.left.cancels > 0 {
             actions.extend(self.ways().iter().map(|way| Action::Ask(Asked::Cancel(id), *way)));

@@ -6,11 +6,11 @@
 
 use punctual::task::{Key, Member};
 use punctual::timeline::memory::{Change, Twin};
-use punctual::timeline::{CancelAnswer, PutAnswer, PutMode, PutResult, RequeueAnswer};
+use punctual::timeline::{CancelAnswer, MoveAnswer, PutAnswer, PutMode, PutResult, RequeueAnswer, TaskPauseAnswer};
 
 use super::copies::{Copies, Copy};
 use super::cursors::DeadRecords;
-use super::rules::{Kind, Rules, Wish, lane, read_record, small};
+use super::rules::{Kind, Rules, Steered, Wish, due_of_score, lane, read_record, small};
 use super::world::{key_of, member_of};
 
 /// The last due of a recurring task; the first is 1.
@@ -37,6 +37,10 @@ pub(crate) struct Ledger {
     cursors: DeadRecords,
     /// Requeued and not ended since: it has its key and its own message.
     requeued: Copies,
+    /// By id: whether an answer said that the task is paused.
+    paused: [bool; 2],
+    /// By id: the due that a trigger lets pass.
+    passes: [Option<u8>; 2],
 }
 
 type Law = Result<(), String>;
@@ -74,6 +78,13 @@ impl Ledger {
             PutResult::Created | PutResult::Replaced => {
                 self.tell(id, &former)?;
                 self.wanted[usize::from(id)] = Some(wish);
+                if answer.result == PutResult::Created {
+                    // The former task has ended, and its pause with it.
+                    (self.paused[usize::from(id)], self.passes[usize::from(id)]) = (false, None);
+                }
+                if answer.paused != self.paused[usize::from(id)] {
+                    return broken(format!("law 13: a put was answered as paused: {}", answer.paused));
+                }
                 for due in wish.due..=wish.last() {
                     self.done.drop_key(id, due);
                     self.died.drop_key(id, due);
@@ -99,6 +110,7 @@ impl Ledger {
 
     /// A cancel took effect; `twin` is the shard before it.
     pub(crate) fn cancel(&mut self, id: u8, answer: CancelAnswer, heard: bool, twin: &Twin) -> Law {
+        (self.paused[usize::from(id)], self.passes[usize::from(id)]) = (false, None);
         let named = match answer {
             CancelAnswer::Cancelled { handed_out } => handed_out,
             CancelAnswer::InFlight { due } => Some(due),
@@ -148,6 +160,47 @@ impl Ledger {
             if let Some(copy) = former.instead.filter(|copy| lost.has(*copy) && self.open.has(*copy)) {
                 self.named_in_lost_answer.add(copy);
             }
+        }
+        Ok(())
+    }
+
+    /// Whether its user was answered that it is paused.
+    pub(crate) fn is_paused(&self, id: u8) -> bool {
+        self.paused[usize::from(id)]
+    }
+
+    /// A pause, a resume or a trigger was answered; `twin` is the shard before it.
+    pub(crate) fn steered(&mut self, id: u8, steered: Steered, twin: &Twin) -> Law {
+        let (stands, number) = (twin.place(&member_of(id)).is_some(), usize::from(id));
+        match steered {
+            Steered::Paused(TaskPauseAnswer::Unknown) | Steered::Moved(MoveAnswer::Unknown) => {
+                let cancelled = twin.changes.get(&member_of(id)) == Some(&Change::Cancelled);
+                if stands && !cancelled {
+                    return broken("law 13: a task that exists cannot be paused");
+                }
+                // It has ended, and its pause with it.
+                (self.paused[number], self.passes[number]) = (false, None);
+            }
+            Steered::Paused(TaskPauseAnswer::Paused { in_flight, .. }) => {
+                if in_flight.map(small) < flies(id, twin) {
+                    return broken("law 13: a pause does not name what is in flight");
+                }
+                self.paused[number] = true;
+            }
+            Steered::Paused(TaskPauseAnswer::Resumed { .. }) => {
+                (self.paused[number], self.passes[number]) = (false, None);
+            }
+            Steered::Moved(MoveAnswer::Moved { due, .. }) => self.passes[number] = Some(small(due)),
+            Steered::Paused(TaskPauseAnswer::Unchanged { .. }) | Steered::Moved(_) => {}
+        }
+        Ok(())
+    }
+
+    /// A claim took an occurrence of a task.
+    pub(crate) fn claimed(&self, copy: Copy) -> Law {
+        let number = usize::from(copy.id);
+        if self.paused[number] && self.passes[number] != Some(copy.due) {
+            return broken(format!("law 13: {copy:?} is claimed although its task is paused"));
         }
         Ok(())
     }
@@ -283,7 +336,7 @@ fn flies(id: u8, twin: &Twin) -> Option<u8> {
 /// Whether a task has this due, now or when its claim ends.
 fn has_due(id: u8, at: u8, twin: &Twin) -> bool {
     let member = member_of(id);
-    let waits = twin.place(&member).is_some_and(|(_, score)| score.abs() == i64::from(at));
+    let waits = twin.place(&member).is_some_and(|(_, score)| due_of_score(score) == i64::from(at));
     waits || matches!(twin.changes.get(&member), Some(Change::Due(due)) if small(*due) == at)
 }
 
@@ -296,7 +349,7 @@ fn stands_at(id: u8, wish: Wish, twin: &Twin) -> Option<i64> {
         _ if payload != wish.payload => None,
         Some(Change::Cancelled) => None,
         Some(Change::Due(due)) => Some(due.as_millis()),
-        None => Some(score.abs()),
+        None => Some(due_of_score(score)),
     }
 }
 

@@ -119,6 +119,8 @@ plans! {
     the_laws_hold_for_claims_of_the_newest_and_behind_a_place: ENDS;
     the_laws_hold_for_what_somebody_cannot_read: UNREADABLE;
     the_laws_hold_for_what_was_requeued_and_cannot_be_read: UNREADABLE_REQUEUED;
+    the_laws_hold_for_a_task_that_is_paused: PAUSED;
+    the_laws_hold_for_a_paused_task_whose_holder_dies: PAUSED_CRASH;
     the_laws_hold_for_a_clock_that_steps: CLOCK;
     the_laws_hold_for_reaps_and_extends_that_come_late: LATE;
 }
@@ -155,4 +157,8 @@ flaws! {
     it_is_noticed_if_reap_cuts_leases_to_its_own: ReapCutsToItsOwnLease, CLOCK, "law 4";
     it_is_noticed_if_what_cannot_be_read_is_forgotten: UnreadableForgets, UNREADABLE, "law 9";
     it_is_noticed_if_the_newest_dead_are_dropped: NewestDeadDropped, KEPT, "law 2";
+    it_is_noticed_if_a_put_ends_a_pause: PutEndsPause, PAUSED, "law 13";
+    it_is_noticed_if_a_settle_forgets_pauses: SettleForgetsPauses, PAUSED, "law 13";
+    it_is_noticed_if_a_reap_forgets_pauses: ReapForgetsPauses, PAUSED_CRASH, "law 13";
+    it_is_noticed_if_a_trigger_ends_a_pause: TriggerEndsPause, PAUSED, "law 13";
 }

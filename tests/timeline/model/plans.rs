@@ -18,7 +18,19 @@ const fn post(due: u8, payload: u8) -> Wish {
 }
 
 const fn budget(puts: u8, cancels: u8, requeues: u8, claims: u8) -> Budget {
-    Budget { puts, cancels, requeues, claims, publishes: 2, extends: 0, losses: 1, crashes: 1, ticks: 2, steps: 0 }
+    Budget {
+        puts,
+        cancels,
+        requeues,
+        claims,
+        publishes: 2,
+        extends: 0,
+        losses: 1,
+        crashes: 1,
+        ticks: 2,
+        pauses: 0,
+        steps: 0,
+    }
 }
 
 /// Common parts of most plans.
@@ -138,6 +150,7 @@ const NOTHING: Budget = Budget {
     losses: 0,
     crashes: 0,
     ticks: 0,
+    pauses: 0,
     steps: 0,
 };
 
@@ -214,6 +227,23 @@ pub(crate) static UNREADABLE_REQUEUED: Plan = Plan {
     unreadable: true,
     rejects: true,
     budget: Budget { losses: 0, ..budget(1, 0, 1, 3) },
+    ..PLAN
+};
+
+/// A task is paused, resumed and triggered while it waits, is in flight, is put and cancelled.
+pub(crate) static PAUSED: Plan = Plan {
+    standing: &[wish(0, 1, 0, Kind::Every)],
+    wishes: &[wish(0, 2, 1, Kind::Every)],
+    budget: Budget { puts: 1, cancels: 1, claims: 3, publishes: 2, ticks: 1, pauses: 3, ..NOTHING },
+    ..PLAN
+};
+
+/// The holder of a paused task dies, rejects it or cannot settle it.
+pub(crate) static PAUSED_CRASH: Plan = Plan {
+    standing: &[wish(0, 1, 0, Kind::Every)],
+    wishes: &[wish(0, 1, 1, Kind::At)],
+    rejects: true,
+    budget: Budget { puts: 1, claims: 2, publishes: 1, losses: 1, crashes: 1, ticks: 2, pauses: 2, ..NOTHING },
     ..PLAN
 };
 

@@ -8,8 +8,9 @@ use punctual::clock::Timestamp;
 use punctual::task::{Key, Lane, Member, TaskId};
 use punctual::timeline::memory::{Change, Twin, Zset};
 use punctual::timeline::{
-    CancelAnswer, ClaimRequest, Claimed, DuePosition, MAX_CLAIM_BYTES, Put, PutAnswer, PutMode, PutResult, ReapRequest,
-    RequeueAnswer, Settle, Settled, SuspectsRequest, TimelineError, Token,
+    CancelAnswer, ClaimRequest, Claimed, DuePosition, MAX_CLAIM_BYTES, MoveAnswer, MoveRequest, PauseNote, Put,
+    PutAnswer, PutMode, PutResult, ReapRequest, RequeueAnswer, Settle, Settled, SuspectsRequest, TaskPause,
+    TaskPauseAnswer, TaskPauseRequest, TimelineError, Token,
 };
 
 use super::choices::Take;
@@ -69,13 +70,15 @@ pub(crate) struct Budget {
     pub(crate) losses: u8,
     pub(crate) crashes: u8,
     pub(crate) ticks: u8,
+    /// Pauses, resumes and triggers.
+    pub(crate) pauses: u8,
     /// Steps of the server's clock.
     pub(crate) steps: u8,
 }
 
 impl Budget {
     /// This budget with one more of each event in turn, with the event's name.
-    pub(crate) fn one_more(self) -> [(&'static str, Budget); 10] {
+    pub(crate) fn one_more(self) -> [(&'static str, Budget); 11] {
         [
             ("put", Budget { puts: self.puts + 1, ..self }),
             ("cancel", Budget { cancels: self.cancels + 1, ..self }),
@@ -86,6 +89,7 @@ impl Budget {
             ("loss", Budget { losses: self.losses + 1, ..self }),
             ("crash", Budget { crashes: self.crashes + 1, ..self }),
             ("tick", Budget { ticks: self.ticks + 1, ..self }),
+            ("pause", Budget { pauses: self.pauses + 1, ..self }),
             ("step of the clock", Budget { steps: self.steps + 1, ..self }),
         ]
     }
@@ -112,6 +116,21 @@ pub(crate) enum Kind {
     In,
     /// At every due up to the last.
     Every,
+}
+
+/// What users do to a task besides puts and cancels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Steering {
+    Pause,
+    Resume,
+    Trigger,
+}
+
+/// The answer to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Steered {
+    Paused(TaskPauseAnswer),
+    Moved(MoveAnswer),
 }
 
 /// A rule that is removed.
@@ -161,6 +180,14 @@ pub(crate) enum Flaw {
     NewestDeadDropped,
     /// A requeue returns a dead record although a task has its key.
     RequeueOverlooksTask,
+    /// A put ends the pause of its task.
+    PutEndsPause,
+    /// A settle lets paused tasks wait for their dues.
+    SettleForgetsPauses,
+    /// A reap lets paused tasks wait for their dues.
+    ReapForgetsPauses,
+    /// A trigger ends the pause of its task.
+    TriggerEndsPause,
 }
 
 /// Lanes by number.
@@ -178,6 +205,11 @@ pub(crate) fn time(tick: u8) -> Timestamp {
 /// A timeline's time as a due.
 pub(crate) fn small(time: Timestamp) -> u8 {
     u8::try_from(time.as_millis()).unwrap()
+}
+
+/// The due of a score: negative while it is claimed, with 10^15 more while it is paused.
+pub(crate) fn due_of_score(score: i64) -> i64 {
+    score.abs() % 1_000_000_000_000_000
 }
 
 /// A due as a timeline's time.
@@ -213,7 +245,9 @@ impl Rules {
         if self.has(Flaw::PutOverlooksRequeued) {
             twin.crashes.retain(|member, _| member.requeued_key().is_none());
         }
+        let pauses = self.forgets(Flaw::PutEndsPause, twin);
         let answers = twin.put(time(now), mode, std::slice::from_ref(put), self.not_after(sent))?;
+        remember(pauses, twin);
         if self.has(Flaw::PutForgetsMarks) {
             twin.crashes.clone_from(&marks);
             twin.crashes.retain(|member, mark| score(&twin.due, member) == Some(mark.due.as_millis()));
@@ -314,7 +348,9 @@ impl Rules {
         if self.has(Flaw::SettleIgnoresChanges) {
             twin.changes.clear();
         }
+        let pauses = self.forgets(Flaw::SettleForgetsPauses, twin);
         let settled = twin.settle(time(now), lane, settle).unwrap().answer;
+        remember(pauses, twin);
         if let Some(before) = before {
             self.after_settle(twin, before, (lane, settle), &settled);
         }
@@ -359,11 +395,13 @@ impl Rules {
         let dead_keep = Duration::from_millis(self.plan.dead_keep.into());
         let request =
             ReapRequest { lease: Duration::from_millis(1), served: true, dead_keep, not_after: self.not_after(sent) };
+        let pauses = self.forgets(Flaw::ReapForgetsPauses, twin);
         for number in 0..self.plan.lanes {
             if twin.reap(time(now), &lane(number), &request).is_err() {
                 return false;
             }
         }
+        remember(pauses, twin);
         for line in twin.due.values_mut().filter(|_| self.has(Flaw::ReapRestoresNow)) {
             for member in &flew {
                 if line.score(member).is_some_and(|score| score > 0) {
@@ -373,6 +411,30 @@ impl Rules {
         }
         self.forget_marks(twin);
         true
+    }
+
+    /// A pause, a resume or a trigger.
+    pub(crate) fn steer(self, twin: &mut Twin, now: u8, id: &TaskId, steering: Steering) -> Steered {
+        let request = match steering {
+            Steering::Pause => TaskPauseRequest::Pause(PauseNote::default()),
+            Steering::Resume => TaskPauseRequest::Resume,
+            Steering::Trigger => {
+                let moved = twin.move_due(time(now), id, &MoveRequest::Trigger, time(now)).unwrap().answer;
+                if self.has(Flaw::TriggerEndsPause) && matches!(moved, MoveAnswer::Moved { .. }) {
+                    twin.pauses.clear();
+                }
+                return Steered::Moved(moved);
+            }
+        };
+        let answer = twin.pause(time(now), id, &request, time(now)).unwrap().answer;
+        // When it was paused does not matter here and would only make states differ.
+        twin.pauses.values_mut().for_each(|pause| pause.at = time(0));
+        Steered::Paused(answer)
+    }
+
+    /// The pauses, which are taken away if this rule is removed.
+    fn forgets(self, flaw: Flaw, twin: &mut Twin) -> BTreeMap<Member, TaskPause> {
+        if self.has(flaw) { std::mem::take(&mut twin.pauses) } else { BTreeMap::new() }
     }
 
     fn forget_marks(self, twin: &mut Twin) {
@@ -395,6 +457,11 @@ impl Rules {
     pub(crate) fn tells_begun(self) -> bool {
         !self.has(Flaw::BegunNotTold)
     }
+}
+
+/// Puts back the pauses of tasks that still exist.
+fn remember(pauses: BTreeMap<Member, TaskPause>, twin: &mut Twin) {
+    twin.pauses.extend(pauses.into_iter().filter(|(member, _)| twin.tasks.contains_key(member)).collect::<Vec<_>>());
 }
 
 fn score(due: &BTreeMap<Lane, Zset<Member>>, member: &Member) -> Option<i64> {

@@ -2,10 +2,10 @@
 
 use punctual::clock::Timestamp;
 use punctual::task::{Lane, Member};
-use punctual::timeline::Token;
 use punctual::timeline::memory::{Change, OccurrenceMark, Twin};
+use punctual::timeline::{TaskPause, Token};
 
-use super::rules::lane;
+use super::rules::{due_of_score, lane};
 
 /// Negative scores are exactly the occurrences in claims, every claim has a lease, and every other entry belongs to a
 /// task.
@@ -21,10 +21,20 @@ pub(crate) fn check_structure(twin: &Twin) -> Result<(), String> {
         return Err(format!("law 4: {member:?} has a change, but is not in flight"));
     }
     let named = |(member, mark): (&Member, &OccurrenceMark)| {
-        score(member).is_some_and(|score| score.abs() == mark.due.as_millis())
+        score(member).is_some_and(|score| due_of_score(score) == mark.due.as_millis())
     };
     if !twin.crashes.iter().all(named) {
         return Err("law 9: a mark names a due that its task does not have".into());
+    }
+    let rests =
+        |member: &Member| twin.place(member).is_some_and(|(_, score)| score != due_of_score(score) && score > 0);
+    let passes = |member: &Member, pause: &TaskPause| {
+        twin.place(member).is_some_and(|(_, score)| pause.pass.map(Timestamp::as_millis) == Some(score) || score < 0)
+    };
+    let resting = twin.tasks.keys().filter(|member| rests(member)).count();
+    let paused = twin.pauses.iter().filter(|(member, pause)| !passes(member, pause)).count();
+    if resting != paused || twin.pauses.keys().any(|member| twin.place(member).is_none()) {
+        return Err("law 13: the tasks with the score of a paused one are not those that are paused".into());
     }
     let waiting: usize = twin.due.values().map(|line| line.len()).sum();
     if waiting != twin.tasks.len() || !twin.tasks.keys().all(|member| score(member).is_some()) {
@@ -39,7 +49,7 @@ fn stands(twin: &Twin, member: &Member, due: Timestamp) -> bool {
         Some(Change::Due(next)) => *next == due,
         _ => false,
     };
-    comes || twin.place(member).is_some_and(|(_, score)| score.abs() == due.as_millis())
+    comes || twin.place(member).is_some_and(|(_, score)| due_of_score(score) == due.as_millis())
 }
 
 fn check_lane(twin: &Twin, lane: &Lane) -> Result<(), String> {

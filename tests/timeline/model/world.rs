@@ -110,11 +110,15 @@ impl World {
                 self.left.requeues -= 1;
                 self.discard(sent, id, due)?;
             }
+            Action::Steer(id, steering) => {
+                self.left.pauses -= 1;
+                self.steer(rules, id, steering)?;
+            }
             Action::Claim { by, lane, take, way } => {
                 let token = rules.plan.budget.claims - self.left.claims;
                 self.left.claims -= 1;
                 let items = match self.goes(way) {
-                    true => self.claim(rules, sent, token, lane, take),
+                    true => self.claim(rules, sent, token, lane, take)?,
                     false => {
                         self.network.push(Call::Claim { sent, token, lane, take });
                         Vec::new()
