@@ -227,7 +227,14 @@ impl Metrics {
 
     /// Counts requests that steer what waits, by action and result.
     pub fn action(&self, action: &'static str, result: &'static str) {
-        self.actions.get_or_create(&ActionLabel { action, result }).inc();
+        self.actions(action, result, 1);
+    }
+
+    /// Counts several of them at once; none has no effect.
+    pub fn actions(&self, action: &'static str, result: &'static str, count: u64) {
+        if count > 0 {
+            self.actions.get_or_create(&ActionLabel { action, result }).inc_by(count);
+        }
     }
 
     /// The metrics of a lane that is configured or was found in the timeline: a bounded list.

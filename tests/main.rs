@@ -25,6 +25,7 @@
 //! - `outage`      every server around an instance fails, and all promised messages are still published
 //! - `recipes`     the recipes in Python and Node, and a generated client: `make test-examples` runs them
 //! - `sinks`       one suite for every sink: its capabilities, and its behaviour in an outage
+//! - `steering`    cancels, pauses, triggers and bulk requests, beside publishes of two instances and after a restart of Redis
 //! - `support`     starts and stops servers and `punctual serve` processes
 //! - `three_brokers` three lanes on three brokers, one of which is shut down
 //! - `timeline`    the laws of a timeline, run against every implementation; random runs side by side; the model check
@@ -55,6 +56,7 @@ mod mutants;
 mod outage;
 mod recipes;
 mod sinks;
+mod steering;
 mod support;
 mod three_brokers;
 mod timeline;

@@ -20,11 +20,12 @@ use super::client::{ApiAnswer, Client};
 use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
 use super::schedule_arguments::{ScheduleArguments, shown_due};
+use super::task_bulk::{self, TaskPauseArguments, TaskResumeArguments, TasksArguments};
 use super::task_count::{self, TaskCountArguments};
 use super::task_export::{self, ExportArguments};
 use super::task_list::{self, TaskListArguments, UpcomingArguments};
-use super::task_moves;
-use super::task_pause::{self, TaskIdsArguments, TaskPauseArguments, TaskResumeArguments};
+use super::task_moves::{self, TaskIdsArguments};
+
 use super::{Failure, batch, say};
 use crate::clock::{Clock, LocalClock};
 use crate::task::spec;
@@ -49,8 +50,9 @@ pub(super) enum TaskCommand {
     Put(Box<PutArguments>),
     /// Show a task
     Get(GetArguments),
-    /// Cancel a task
-    Cancel(IdArguments),
+    /// Cancel tasks: some, or all that match a filter
+    #[command(after_help = task_bulk::CANCEL_EXAMPLES)]
+    Cancel(TasksArguments),
     /// List tasks that wait or are in flight, in no order
     #[command(after_help = task_list::EXAMPLES)]
     List(TaskListArguments),
@@ -59,10 +61,11 @@ pub(super) enum TaskCommand {
     /// Count tasks, by lane and by due
     #[command(after_help = task_count::EXAMPLES)]
     Count(TaskCountArguments),
-    /// Let tasks wait, whatever their dues, until they are resumed
-    #[command(after_help = task_pause::EXAMPLES)]
+    /// Let tasks wait, whatever their dues, until they are resumed: some, or all that match a filter
+    #[command(after_help = task_bulk::PAUSE_EXAMPLES)]
     Pause(TaskPauseArguments),
-    /// Resume paused tasks
+    /// Resume paused tasks: some, or all that match a filter
+    #[command(after_help = task_bulk::RESUME_EXAMPLES)]
     Resume(TaskResumeArguments),
     /// Publish tasks now, whatever their dues; recurring ones then go on as before
     #[command(after_help = task_moves::TRIGGER_EXAMPLES)]
@@ -137,7 +140,7 @@ pub(super) struct PutArguments {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct AnswerView {
-    /// Of a put or a cancel.
+    /// Of a put.
     result: Printable,
     /// Of a put or a get.
     status: Printable,
@@ -145,8 +148,6 @@ struct AnswerView {
     overdue: bool,
     next: Vec<DueView>,
     in_flight: Option<Printable>,
-    key: Option<Printable>,
-    handed_out: bool,
 }
 
 #[derive(Deserialize)]
@@ -160,12 +161,12 @@ pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
         match command {
             TaskCommand::Put(arguments) => put(&arguments).await,
             TaskCommand::Get(arguments) => get(&arguments).await,
-            TaskCommand::Cancel(arguments) => cancel(&arguments).await,
+            TaskCommand::Cancel(arguments) => task_bulk::cancel(&arguments).await,
             TaskCommand::List(arguments) => task_list::list(&arguments).await,
             TaskCommand::Upcoming(arguments) => task_list::upcoming(&arguments).await,
             TaskCommand::Count(arguments) => task_count::count(&arguments).await,
-            TaskCommand::Pause(arguments) => task_pause::pause(&arguments).await,
-            TaskCommand::Resume(arguments) => task_pause::resume(&arguments).await,
+            TaskCommand::Pause(arguments) => task_bulk::pause(&arguments).await,
+            TaskCommand::Resume(arguments) => task_bulk::resume(&arguments).await,
             TaskCommand::Trigger(arguments) => task_moves::trigger(&arguments).await,
             TaskCommand::Skip(arguments) => task_moves::skip(&arguments).await,
             TaskCommand::Export(arguments) => task_export::export(&arguments).await,
@@ -205,15 +206,6 @@ async fn get(arguments: &GetArguments) -> Result<(), Failure> {
     show(place, &answer, || match serde_json::from_str::<Value>(&answer.text) {
         Ok(task) => format!("{task:#}\n"),
         Err(_) => format!("{}\n", answer.text),
-    })
-}
-
-async fn cancel(arguments: &IdArguments) -> Result<(), Failure> {
-    let (answer, view) = call(&arguments.place, Method::DELETE, "cancel", &arguments.id, "", None).await?;
-    show(&arguments.place, &answer, || match (view.result.as_str(), view.handed_out, &view.key) {
-        ("in_flight", _, Some(key)) => format!("cancelled {}; {key} is in flight and may still arrive\n", arguments.id),
-        (_, true, Some(key)) => format!("cancelled {}; {key} was handed out and may still arrive\n", arguments.id),
-        _ => format!("cancelled {}\n", arguments.id),
     })
 }
 

@@ -1,12 +1,12 @@
 //! `punctual task trigger | skip`: publishes tasks of a running instance now, or skips their next occurrences.
 
+use clap::Args;
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::api_caller::{ApiCaller, path_segment};
+use super::api_caller::{ApiCaller, TaskPlace, path_segment};
 use super::out::{self, Printable};
-use super::task_pause::TaskIdsArguments;
 use super::{Failure, say};
 
 pub(super) const TRIGGER_EXAMPLES: &str = "Examples:
@@ -14,6 +14,15 @@ pub(super) const TRIGGER_EXAMPLES: &str = "Examples:
 
 pub(super) const SKIP_EXAMPLES: &str = "Examples:
   punctual task skip report.daily";
+
+#[derive(Args)]
+pub(super) struct TaskIdsArguments {
+    /// The ids of the tasks
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+    #[command(flatten)]
+    place: TaskPlace,
+}
 
 #[derive(Deserialize)]
 struct TriggerAnswerView {

@@ -44,7 +44,7 @@ string_enum! {
         Write = "write",
         /// Discard the dead.
         Discard = "discard",
-        /// Pause and resume lanes.
+        /// Pause and resume lanes; cancel, pause and resume many tasks at once.
         Operate = "operate",
     }
 }
@@ -72,6 +72,9 @@ const ROUTES: &[(&str, &str, Need, Limited)] = &[
     ("GET", "/v1/tasks", Need::Scope(Scope::Read), Limited::Own),
     ("POST", "/v1/tasks", Need::Scope(Scope::Write), Limited::Own),
     ("POST", "/v1/tasks:batch", Need::Scope(Scope::Write), Limited::Own),
+    ("POST", "/v1/tasks:cancel", Need::Scope(Scope::Operate), Limited::Own),
+    ("POST", "/v1/tasks:pause", Need::Scope(Scope::Operate), Limited::Own),
+    ("POST", "/v1/tasks:resume", Need::Scope(Scope::Operate), Limited::Own),
     ("GET", "/v1/tasks:count", Need::Scope(Scope::Read), Limited::Own),
     ("GET", "/v1/upcoming", Need::Scope(Scope::Read), Limited::Own),
     ("POST", "/v1/lanes/{lane}/pause", Need::Scope(Scope::Operate), Limited::Own),

@@ -6,6 +6,7 @@ mod access;
 mod answers;
 mod bad_input;
 mod batch;
+mod bulk;
 mod client;
 mod dead;
 mod document;

@@ -45,6 +45,11 @@ fn shop() -> TokenLimits {
     }
 }
 
+/// A server with a token of each scope, and one with limits.
+pub(super) async fn shop_stage() -> Stage {
+    stage(shop()).await
+}
+
 async fn stage(limits: TokenLimits) -> Stage {
     let unlimited = |token, scope| known(token, &[scope], TokenLimits::default());
     let access = Access::by_tokens([
@@ -117,7 +122,8 @@ async fn outcome(stage: &Stage, method: &str, path: &str, token: &str, about: Ab
     let lane = if about == About::AnotherLane { "default" } else { "alerts" };
     let mut task = task(about);
     // The task to read or cancel was put with `writer`, which may put any task.
-    if method == "GET" || method == "DELETE" || path.starts_with("/v1/tasks/{id}/") {
+    let is_bulk = ["/v1/tasks:cancel", "/v1/tasks:pause", "/v1/tasks:resume"].contains(&path);
+    if method == "GET" || method == "DELETE" || path.starts_with("/v1/tasks/{id}/") || is_bulk {
         if path.ends_with("/skip") {
             task["schedule"] = json!({"every": "1h"});
         }
@@ -135,6 +141,7 @@ async fn outcome(stage: &Stage, method: &str, path: &str, token: &str, about: Ab
         }
         ("POST", "/v1/preview") => json!({"schedule": {"in": "1h"}}).to_string(),
         ("POST", "/v1/dead:requeue" | "/v1/dead:discard") => json!({"all": true}).to_string(),
+        ("POST", _) if is_bulk => json!({"prefix": id}).to_string(),
         ("POST", _) => "{}".to_owned(),
         _ => String::new(),
     };
@@ -156,6 +163,7 @@ async fn outcome(stage: &Stage, method: &str, path: &str, token: &str, about: Ab
         }
         "/v1/tasks" if method == "GET" => answer.json()["items"].as_array().unwrap().len() == 1,
         "/v1/upcoming" | "/v1/dead" => answer.json()["items"].as_array().unwrap().len() == 1,
+        _ if is_bulk => answer.json()["matched"] == 1,
         "/v1/dead:requeue" => answer.json()["requeued"] == 1,
         "/v1/dead:discard" => answer.json()["discarded"] == 1,
         "/v1/stats" | "/v1/tasks:count" => answer.json()["lanes"].get(lane).is_some(),

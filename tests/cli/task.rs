@@ -474,3 +474,46 @@ fn a_task_is_triggered_and_skipped() {
     let resumed = run(&["task", "resume", "a", "--skip-missed", "--url", &url]);
     assert!(resumed.out.starts_with("resumed a, due 2100-"), "{}{}", resumed.out, resumed.err);
 }
+
+#[test]
+fn all_tasks_that_match_are_counted_paused_resumed_and_cancelled() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let line =
+        |n: usize| format!("{{\"id\":\"order-{n}\",\"schedule\":{{\"in\":\"1h\"}},\"message\":{{\"payload\":1}}}}\n");
+    let lines: String = (0..1200).map(line).collect();
+    assert_eq!(run_with(&["task", "put", "-f", "-", "--url", &url], &lines).code, Some(0));
+    assert_eq!(run(&["task", "put", "other", "--in", "1h", "--url", &url]).code, Some(0));
+    let with = |arguments: &[&str]| run(&[&["task"], arguments, &["--url", &url]].concat());
+    let counted = with(&["cancel", "--prefix", "order-", "--dry-run"]);
+    assert!(counted.code == Some(0) && counted.out.starts_with("1200 match: order-"), "{}{}", counted.out, counted.err);
+    assert!(counted.out.ends_with(" ...\n") && counted.out.split_whitespace().count() == 13, "{}", counted.out);
+    // It asks back, and there is no terminal.
+    let asked = with(&["cancel", "--prefix", "order-"]);
+    assert_eq!((asked.code, asked.out.as_str()), (Some(2), ""), "{}", asked.err);
+    assert!(
+        asked.err.contains("1200 tasks would be cancelled") && asked.err.contains("hint: `--yes`"),
+        "{}",
+        asked.err
+    );
+    let paused = with(&["pause", "--prefix", "order-", "--yes", "--note", "wrong figures"]);
+    assert_eq!((paused.code, paused.out.as_str()), (Some(0), "paused 1200\n"), "{}", paused.err);
+    assert_eq!(with(&["pause", "--all", "--yes"]).out, "paused 1; 1200 were paused already\n");
+    let resumed = with(&["resume", "--status", "paused", "--yes", "--json"]);
+    let expected = json!({"matched": 1201, "done": 1201, "in_flight": 0, "unchanged": 0, "gone": 0});
+    assert_eq!(serde_json::from_str::<Value>(&resumed.out).unwrap(), expected, "{}", resumed.err);
+    assert_eq!(with(&["cancel", "--prefix", "order-", "--yes"]).out, "cancelled 1200\n");
+    assert_eq!(with(&["cancel", "--prefix", "order-"]).out, "cancelled 0\n", "nothing to ask about");
+    assert_eq!(with(&["list"]).out.lines().count(), 1);
+    assert!(super::log(&server).contains("tasks changed"));
+    // By id, several at once.
+    assert_eq!(with(&["put", "b", "--in", "1h"]).code, Some(0));
+    assert_eq!(with(&["cancel", "other", "b"]).out, "cancelled other\ncancelled b\n");
+    for wrong in
+        [&["cancel"][..], &["cancel", "a", "--all"], &["cancel", "a", "--dry-run"], &["pause", "--all", "--lane", "x"]]
+    {
+        assert_eq!(with(wrong).code, Some(2), "{wrong:?}");
+    }
+    let lane = with(&["cancel", "--lane", "nobody", "--yes"]);
+    assert!(lane.code == Some(1) && lane.err.contains("the lane `nobody` is not configured"), "{}", lane.err);
+}

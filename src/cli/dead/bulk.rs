@@ -1,14 +1,12 @@
 //! Requeues or discards all dead occurrences that match a filter, after asking back.
 
-use std::io::{IsTerminal, stdin};
-
-use anyhow::anyhow;
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Act, ManyArguments};
 use crate::cli::api_caller::{ApiCaller, members};
+use crate::cli::confirm::confirm;
 use crate::cli::{Failure, out, say, tell};
 
 /// The result of a bulk request: requeued, discarded or only counted.
@@ -46,7 +44,7 @@ pub(super) async fn run(act: Act, caller: &ApiCaller<'_>, arguments: &ManyArgume
         match arguments.dry_run {
             true if arguments.place.json => return out::json(&json!({ "matched": matched }).to_string()),
             true => return say(&format!("{matched} match; nothing was {}\n", act.done())),
-            false if matched > 0 => confirm(act, matched)?,
+            false if matched > 0 => confirm("dead occurrences", act.done(), matched)?,
             false => return show(act, arguments, &Sums::default()),
         }
     }
@@ -76,22 +74,6 @@ fn body(arguments: &ManyArguments) -> Map<String, Value> {
     let mut body = members(arguments.filter.said());
     body.extend(arguments.all.then(|| ("all".to_owned(), Value::from(true))));
     body
-}
-
-/// Asks on the terminal for the number of occurrences that would be changed.
-fn confirm(act: Act, matched: u64) -> Result<(), Failure> {
-    let done = act.done();
-    if !stdin().is_terminal() {
-        let failure = Failure::usage(anyhow!("{matched} dead occurrences would be {done}, and no terminal to ask on"));
-        return Err(failure.hint("`--yes` does it without asking; `--dry-run` only counts them"));
-    }
-    tell(&format!("{matched} dead occurrences will be {done}. Type the number to go on: "));
-    let mut typed = String::new();
-    stdin().read_line(&mut typed).map_err(Failure::failed)?;
-    match typed.trim() == matched.to_string() {
-        true => Ok(()),
-        false => Err(Failure::failed(anyhow!("nothing was {done}: the number was not typed"))),
-    }
 }
 
 /// Sends requests until the instance reports that none are left.

@@ -1,8 +1,11 @@
-//! Steers what waits: pauses and resumes tasks and lanes, triggers and skips tasks. Each change is logged with the target
+//! Steers what waits: pauses and resumes tasks and lanes, triggers and skips tasks, and changes all tasks
+//! that match a filter. Each change is logged with the target
 //! `punctual::audit`.
 
+mod bulk;
 mod moves;
 mod pauses;
 
+pub use bulk::{TaskAction, TasksResult};
 pub use moves::{SkipError, Skipped};
 pub use pauses::SteerError;

@@ -3,6 +3,7 @@
 //! Each route lists the codes of [`CODES`](super::problem::CODES) that it may answer. The answers with their schemas
 //! follow from that, as each operation's scopes follow from the rules of access.
 
+pub(super) mod bulk;
 pub(super) mod enums;
 mod problems;
 pub(super) mod task;
@@ -41,7 +42,7 @@ const CODES: &str = "x-codes";
 /// What a token is and where it comes from.
 const TOKEN: &str = "A token of the configuration, with the scopes `read` (get tasks, the dead and the state), `write` \
                      (put, cancel, pause, trigger and skip tasks, requeue the dead), `discard` (discard the dead) or `operate` (pause and \
-                     resume lanes). It may be limited to \
+                     resume lanes, and change many tasks at once). It may be limited to \
                      lanes, ids and destinations. An instance on loopback may have no tokens; then any caller that \
                      uses an IP address or `localhost` has all scopes.";
 

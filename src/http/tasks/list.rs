@@ -113,8 +113,7 @@ pub(in crate::http) async fn list(
 ) -> Result<Response, Problem> {
     let asked = query::as_json(request.uri())?;
     let asked = spec::read_task_query(asked.as_bytes(), &statuses(), MAX_LIMIT).map_err(Problem::invalid)?;
-    let position =
-        asked.cursor.as_deref().map(parse_position).transpose().map_err(|fault| Problem::invalid(vec![fault]))?;
+    let position = position_from(asked.cursor.as_deref())?;
     let (lane, limit) = (asked.lane.clone(), asked.limit.unwrap_or(DEFAULT_LIMIT));
     let may_list = caller.lanes(lane.as_ref())?;
     // No id has both beginnings.
@@ -123,10 +122,7 @@ pub(in crate::http) async fn list(
     };
     let is_first = position.is_none();
     let page = api.intake.list(may_list, &filter, position, limit, api.limits.timeline_timeout / 2).await;
-    let page = page.map_err(|error| match error {
-        ListError::PositionLost => Problem::new(StatusCode::GONE, "cursor_gone", error.to_string()),
-        ListError::Timeline(error) => error.into(),
-    })?;
+    let page = page.map_err(list_error)?;
     if let Some(lane) = lane.as_ref().filter(|_| is_first && page.tasks.is_empty() && page.next.is_none()) {
         // Its name may be mistyped.
         api.intake.check_lane(lane)?;
@@ -137,13 +133,21 @@ pub(in crate::http) async fn list(
     Ok(Json(TaskListView { items, next_cursor }).into_response())
 }
 
+/// Why a list ends early.
+pub(super) fn list_error(error: ListError) -> Problem {
+    match error {
+        ListError::PositionLost => Problem::new(StatusCode::GONE, "cursor_gone", error.to_string()),
+        ListError::Timeline(error) => error.into(),
+    }
+}
+
 /// The words for a status.
-fn statuses() -> Vec<&'static str> {
+pub(super) fn statuses() -> Vec<&'static str> {
     TaskStatus::ALL.iter().map(|status| status.as_str()).collect()
 }
 
 /// The filter of a request, limited to ids that the caller may use; `None` if there are none.
-fn filter_for(caller: &Caller, asked: TaskQuery) -> Option<TaskFilter> {
+pub(super) fn filter_for(caller: &Caller, asked: TaskQuery) -> Option<TaskFilter> {
     let TaskQuery { status, prefix, contains, due_from, due_to, .. } = asked;
     let prefix = own_prefix(caller, prefix)?;
     let status = status.and_then(|word| TaskStatus::of(&word));
@@ -172,9 +176,14 @@ fn view(lane: &Lane, task: &ScannedTask, now: Timestamp) -> ListedTaskView {
 }
 
 /// A position as a cursor: shard, lane, cursor of the timeline, server process. It contains no id.
-fn position_text(position: &ListPosition) -> String {
+pub(super) fn position_text(position: &ListPosition) -> String {
     let ListPosition { shard, lane, cursor, process } = position;
     format!("{shard}.{lane}.{cursor}.{process:08x}")
+}
+
+/// Where a request continues.
+pub(super) fn position_from(cursor: Option<&str>) -> Result<Option<ListPosition>, Problem> {
+    cursor.map(parse_position).transpose().map_err(|fault| Problem::invalid(vec![fault]))
 }
 
 fn parse_position(cursor: &str) -> Result<ListPosition, Fault> {

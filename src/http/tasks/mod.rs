@@ -1,5 +1,6 @@
 //! `/v1/tasks/{id}`: puts, shows and cancels one task.
 
+pub(super) mod bulk;
 pub(super) mod count;
 pub(super) mod list;
 pub(super) mod moves;

@@ -57,24 +57,35 @@ pub fn read_filter(json: &[u8], reasons: &[&str], max_limit: u64) -> Result<Filt
 pub fn read_bulk(json: &[u8], reasons: &[&str]) -> Result<BulkRequest, Vec<Fault>> {
     object::read(json, "filter", |field| {
         let mut object = field.object()?;
-        let selects = ["lane", "reason", "from", "to"].into_iter().any(|name| object.has(name));
+        let selecting = ["lane", "reason", "from", "to"];
+        let selects = selecting.into_iter().any(|name| object.has(name));
         let filter = members(&mut object, reasons);
-        let all = object.optional("all", |field| field.truth());
-        let dry_run = object.optional("dry_run", |field| field.truth()).unwrap_or_default();
-        match all {
-            Some(true) if selects => {
-                object.path.member("all").fault::<()>("exclusive_fields", "`all` and a filter exclude each other");
-            }
-            None | Some(false) if !selects => {
-                let detail =
-                    "a filter is missing: `lane`, `reason`, `from` or `to`; or `\"all\": true` for all of them";
-                object.path.fault::<()>("missing_field", detail);
-            }
-            _ => {}
-        }
+        let dry_run = read_all_and_dry_run(&mut object, selects, &selecting);
         object.end();
         Some(BulkRequest { filter, dry_run })
     })
+}
+
+/// Takes `all` and `dry_run` of a bulk request, which selects by a filter of these members or says `"all": true`. Returns
+/// `dry_run`.
+pub(super) fn read_all_and_dry_run(object: &mut Object<'_, '_>, selects: bool, selecting: &[&str]) -> bool {
+    let all = object.optional("all", |field| field.truth());
+    let dry_run = object.optional("dry_run", |field| field.truth()).unwrap_or_default();
+    match all {
+        Some(true) if selects => {
+            object.path.member("all").fault::<()>("exclusive_fields", "`all` and a filter exclude each other");
+        }
+        None | Some(false) if !selects => {
+            let (last, others) = selecting.split_last().unwrap_or((&"", &[]));
+            let detail = format!(
+                "a filter is missing: `{}` or `{last}`; or `\"all\": true` for all of them",
+                others.join("`, `")
+            );
+            object.path.fault::<()>("missing_field", detail);
+        }
+        _ => {}
+    }
+    dry_run
 }
 
 /// Parses an empty body, or `{}`.

@@ -41,7 +41,9 @@ use crate::clock::Timestamp;
 pub use filter::{BulkRequest, Filter, read_bulk, read_filter, read_nothing};
 pub use object::MAX_FAULTS;
 pub use preview::{Preview, read_preview};
-pub use steering::{Missed, PauseBody, read_note, read_pause, read_resume, read_skip};
+pub use steering::{
+    Missed, PauseBody, TasksRequest, TasksVerb, read_note, read_pause, read_resume, read_skip, read_tasks,
+};
 pub use task_query::{
     CountQuery, TaskQuery, UpcomingQuery, read_count_query, read_next, read_task_query, read_upcoming_query,
 };

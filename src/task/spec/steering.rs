@@ -2,7 +2,9 @@
 //! `{"due"?}` of a task.
 
 use super::Fault;
+use super::filter::read_all_and_dry_run;
 use super::object::{self, Field};
+use super::task_query::{SELECTING, TaskQuery, members};
 use super::time::{self, Rounding};
 use crate::clock::Timestamp;
 
@@ -69,14 +71,7 @@ pub enum Missed {
 pub fn read_resume(json: &[u8]) -> Result<Missed, Vec<Fault>> {
     object::read_body(json, |field| {
         let mut object = field.object()?;
-        let missed = object.optional("missed", |field| {
-            let path = field.path;
-            match field.text()?.as_ref() {
-                "catch_up" => Some(Missed::CatchUp),
-                "skip" => Some(Missed::Skip),
-                _ => path.fault("bad_value", "`catch_up` or `skip` is expected"),
-            }
-        });
+        let missed = object.optional("missed", missed);
         object.end();
         Some(missed.unwrap_or_default())
     })
@@ -93,6 +88,57 @@ pub fn read_skip(json: &[u8]) -> Result<Option<Timestamp>, Vec<Fault>> {
         object.end();
         Some(due)
     })
+}
+
+/// A bulk request for tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TasksRequest {
+    /// Which ones.
+    pub query: TaskQuery,
+    /// Whether it only counts them.
+    pub dry_run: bool,
+    /// Why they are paused; only for a pause.
+    pub note: String,
+    /// What happens to what they missed; only for a resume.
+    pub missed: Missed,
+}
+
+/// What a bulk request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TasksVerb {
+    /// Cancels.
+    Cancel,
+    /// Pauses; takes a `note`.
+    Pause,
+    /// Resumes; takes `missed`.
+    Resume,
+}
+
+/// Parses a bulk request for tasks: the members that select, or `"all": true`; `"dry_run"?`, `"cursor"?`, and what the verb
+/// takes.
+///
+/// # Errors
+/// Every fault of the document.
+pub fn read_tasks(json: &[u8], verb: TasksVerb, statuses: &[&str]) -> Result<TasksRequest, Vec<Fault>> {
+    object::read(json, "filter", |field| {
+        let mut object = field.object()?;
+        let selects = SELECTING.into_iter().any(|name| object.has(name));
+        let query = members(&mut object, statuses);
+        let dry_run = read_all_and_dry_run(&mut object, selects, &SELECTING);
+        let note = if verb == TasksVerb::Pause { object.optional("note", note) } else { None };
+        let missed = if verb == TasksVerb::Resume { object.optional("missed", missed) } else { None };
+        object.end();
+        Some(TasksRequest { query, dry_run, note: note.unwrap_or_default(), missed: missed.unwrap_or_default() })
+    })
+}
+
+fn missed(field: Field<'_, '_>) -> Option<Missed> {
+    let path = field.path;
+    match field.text()?.as_ref() {
+        "catch_up" => Some(Missed::CatchUp),
+        "skip" => Some(Missed::Skip),
+        _ => path.fault("bad_value", "`catch_up` or `skip` is expected"),
+    }
 }
 
 fn note(field: Field<'_, '_>) -> Option<String> {
@@ -134,6 +180,17 @@ mod tests {
         assert_eq!(read_note(br#"{"until":"2026-11-21T12:00:01Z"}"#).unwrap_err()[0].code, "unknown_field");
         assert_eq!((read_resume(b""), read_resume(br#"{"missed":"skip"}"#)), (Ok(Missed::CatchUp), Ok(Missed::Skip)));
         assert_eq!(read_resume(br#"{"missed":"all"}"#).unwrap_err()[0].code, "bad_value");
+        let tasks = |verb, json: &str| read_tasks(json.as_bytes(), verb, &["paused"]);
+        let codes =
+            |verb, json: &str| tasks(verb, json).unwrap_err().into_iter().map(|fault| fault.code).collect::<Vec<_>>();
+        let paused = tasks(TasksVerb::Pause, r#"{"prefix":"a","status":"paused","note":"x","dry_run":true}"#).unwrap();
+        assert_eq!((paused.query.prefix.as_str(), paused.note.as_str(), paused.dry_run), ("a", "x", true));
+        assert_eq!(tasks(TasksVerb::Resume, r#"{"all":true,"missed":"skip"}"#).unwrap().missed, Missed::Skip);
+        for nothing in ["{}", r#"{"all":false}"#, r#"{"cursor":"c"}"#, r#"{"dry_run":true}"#] {
+            assert_eq!(codes(TasksVerb::Cancel, nothing), ["missing_field"], "{nothing}");
+        }
+        assert_eq!(codes(TasksVerb::Cancel, r#"{"all":true,"prefix":"a"}"#), ["exclusive_fields"]);
+        assert_eq!(codes(TasksVerb::Cancel, r#"{"all":true,"note":"a","missed":"skip"}"#), ["unknown_field"; 2]);
         assert_eq!((read_skip(b""), read_skip(br#"{"due":"2026-11-21T12:00:00Z"}"#)), (Ok(None), Ok(Some(now))));
         let wrong = read(r#"{"note":"a\nb","until":"2026-11-21T12:00:00Z","for":1}"#).unwrap_err();
         assert_eq!(wrong, ["/note bad_value", "/until out_of_range", "/for unknown_field"]);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::filter::word;
-use super::object::{self, Field};
+use super::object::{self, Field, Object};
 use super::time::{self, Rounding};
 use super::{Fault, lane};
 use crate::clock::Timestamp;
@@ -44,24 +44,32 @@ pub struct TaskQuery {
 pub fn read_task_query(json: &[u8], statuses: &[&str], max_limit: u64) -> Result<TaskQuery, Vec<Fault>> {
     object::read(json, "query", |field| {
         let mut object = field.object()?;
-        let lane = object.optional("lane", lane);
-        let status = object.optional("status", |field| word(field, statuses));
-        let (prefix, contains) = (object.optional("prefix", part_of_id), object.optional("contains", part_of_id));
-        // Both round up, because dues are whole milliseconds.
-        let mut time = |name| object.optional(name, |field| time::read(field, Rounding::Up));
-        let (due_from, due_to) = (time("due_from"), time("due_to"));
-        if let (Some(from), Some(to)) = (due_from, due_to)
-            && to <= from
-        {
-            object.path.member("due_to").fault::<()>("out_of_range", "`due_to` has to be later than `due_from`");
-        }
-        let cursor = object.optional("cursor", |field| field.text().map(Cow::into_owned));
+        let query = members(&mut object, statuses);
         let limit = object.optional("limit", |field| field.number(1, max_limit));
         object.end();
-        let limit = limit.and_then(|limit| usize::try_from(limit).ok());
-        let (prefix, contains) = (prefix.unwrap_or_default(), contains.unwrap_or_default());
-        Some(TaskQuery { lane, status, prefix, contains, due_from, due_to, cursor, limit })
+        Some(TaskQuery { limit: limit.and_then(|limit| usize::try_from(limit).ok()), ..query })
     })
+}
+
+/// The names of the members that select tasks.
+pub(super) const SELECTING: [&str; 6] = ["lane", "status", "prefix", "contains", "due_from", "due_to"];
+
+/// Takes the members that select tasks, and the cursor.
+pub(super) fn members(object: &mut Object<'_, '_>, statuses: &[&str]) -> TaskQuery {
+    let lane = object.optional("lane", lane);
+    let status = object.optional("status", |field| word(field, statuses));
+    let (prefix, contains) = (object.optional("prefix", part_of_id), object.optional("contains", part_of_id));
+    // Both round up, because dues are whole milliseconds.
+    let mut time = |name| object.optional(name, |field| time::read(field, Rounding::Up));
+    let (due_from, due_to) = (time("due_from"), time("due_to"));
+    if let (Some(from), Some(to)) = (due_from, due_to)
+        && to <= from
+    {
+        object.path.member("due_to").fault::<()>("out_of_range", "`due_to` has to be later than `due_from`");
+    }
+    let cursor = object.optional("cursor", |field| field.text().map(Cow::into_owned));
+    let (prefix, contains) = (prefix.unwrap_or_default(), contains.unwrap_or_default());
+    TaskQuery { lane, status, prefix, contains, due_from, due_to, cursor, limit: None }
 }
 
 /// The query of a list by due.

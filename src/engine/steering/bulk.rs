@@ -1,0 +1,203 @@
+//! Cancels, pauses, resumes or counts all tasks that match a filter.
+//!
+//! It goes through the list of tasks, page by page. Every request has a time limit; if some are left, the answer contains
+//! the position to continue from. A task counts once, with what happened to it. A request may be repeated as a whole: then
+//! what was done before counts as gone or unchanged.
+
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt};
+use tokio::time::Instant;
+use tracing::info;
+
+use crate::engine::intake::Intake;
+use crate::engine::list::{ListError, ListPosition};
+use crate::engine::steering::SkipError;
+use crate::task::{Lane, Shard, TaskId};
+use crate::timeline::{CancelAnswer, PauseNote, TaskFilter, TaskPauseAnswer, TaskPauseRequest, TimelineError};
+
+/// Maximum number of concurrent calls.
+const MAX_CONCURRENT: usize = 64;
+
+/// Number of tasks that are listed before they are changed.
+const PAGE_TASKS: usize = 500;
+
+/// Number of ids that a count shows.
+const MAX_SAMPLE: usize = 10;
+
+/// What a bulk request does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskAction {
+    /// Cancels.
+    Cancel,
+    /// Pauses.
+    Pause(PauseNote),
+    /// Resumes; with `true` without what was missed.
+    Resume(bool),
+    /// Counts, and changes nothing.
+    Count,
+}
+
+/// Result of a bulk request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TasksResult {
+    /// Number of tasks that matched: the sum of the others, or for a count all.
+    pub matched: u64,
+    /// Number of tasks that were changed.
+    pub done: u64,
+    /// Number of tasks that were changed, of which one occurrence may still be published.
+    pub in_flight: u64,
+    /// Number of tasks that were in that state already.
+    pub unchanged: u64,
+    /// Number of tasks that ended in the meantime.
+    pub gone: u64,
+    /// The first ids of a count.
+    pub sample: Vec<TaskId>,
+    /// Where to continue, if the time limit was reached.
+    pub next: Option<ListPosition>,
+}
+
+/// What happened to one task.
+enum TaskEnd {
+    Done,
+    InFlight,
+    Unchanged,
+    Gone,
+}
+
+impl TaskAction {
+    fn as_str(&self) -> &'static str {
+        match self {
+            TaskAction::Cancel => "cancel",
+            TaskAction::Pause(_) => "pause",
+            TaskAction::Resume(_) => "resume",
+            TaskAction::Count => "count",
+        }
+    }
+}
+
+impl Intake {
+    /// Does this to all tasks of the lanes that `may_change` allows and that match, from `position` on. Begins no further
+    /// page once half of `deadline` has passed, so that each request makes progress; no call takes longer than `deadline`.
+    ///
+    /// `by` is who asks.
+    ///
+    /// # Errors
+    /// [`ListError`]. Some tasks may have been changed; the request may be repeated.
+    pub async fn change_tasks(
+        &self,
+        action: &TaskAction,
+        may_change: impl Fn(&Lane) -> bool,
+        filter: &TaskFilter,
+        mut position: Option<ListPosition>,
+        by: Option<&str>,
+        deadline: Duration,
+    ) -> Result<TasksResult, ListError> {
+        let (begun, patience) = (Instant::now(), deadline / 2);
+        let mut result = TasksResult::default();
+        let end = loop {
+            let left = patience.saturating_sub(begun.elapsed());
+            let page = match self.list(&may_change, filter, position, PAGE_TASKS, left).await {
+                Ok(page) => page,
+                Err(error) => break Err(error),
+            };
+            let ids = page.tasks.into_iter().map(|(_, task)| task.id).collect();
+            if let Err(error) = self.change_page(action, ids, by, deadline, &mut result).await {
+                break Err(error.into());
+            }
+            position = page.next;
+            if position.is_none() || begun.elapsed() >= patience {
+                break Ok(position);
+            }
+        };
+        if *action != TaskAction::Count && result.done + result.in_flight > 0 {
+            log(action, filter, by, &result, end.as_ref().err());
+        }
+        end.map(|next| TasksResult { next, ..result })
+    }
+
+    /// Does this to the tasks of a page. After an error the others are not begun.
+    async fn change_page(
+        &self,
+        action: &TaskAction,
+        ids: Vec<TaskId>,
+        by: Option<&str>,
+        deadline: Duration,
+        result: &mut TasksResult,
+    ) -> Result<(), TimelineError> {
+        if *action == TaskAction::Count {
+            result.matched += ids.len() as u64;
+            let missing = MAX_SAMPLE.saturating_sub(result.sample.len());
+            result.sample.extend(ids.into_iter().take(missing));
+            return Ok(());
+        }
+        let calls = stream::iter(ids).map(|id| async move { self.change(action, &id, by, deadline).await });
+        let mut calls = calls.buffer_unordered(MAX_CONCURRENT);
+        let mut failed = None;
+        while let Some(end) = calls.next().await {
+            match end {
+                Ok(TaskEnd::Done) => result.done += 1,
+                Ok(TaskEnd::InFlight) => result.in_flight += 1,
+                Ok(TaskEnd::Unchanged) => result.unchanged += 1,
+                Ok(TaskEnd::Gone) => result.gone += 1,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+            result.matched += 1;
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn change(
+        &self,
+        action: &TaskAction,
+        id: &TaskId,
+        by: Option<&str>,
+        deadline: Duration,
+    ) -> Result<TaskEnd, TimelineError> {
+        let request = match action {
+            TaskAction::Cancel => {
+                return Ok(match self.cancel(id, deadline).await? {
+                    CancelAnswer::Cancelled { handed_out: None } => TaskEnd::Done,
+                    CancelAnswer::Cancelled { handed_out: Some(_) } | CancelAnswer::InFlight { .. } => {
+                        TaskEnd::InFlight
+                    }
+                    CancelAnswer::Unknown => TaskEnd::Gone,
+                });
+            }
+            TaskAction::Pause(about) => TaskPauseRequest::Pause(about.clone()),
+            TaskAction::Resume(skip_missed) => {
+                if *skip_missed {
+                    self.skip_missed_or_not(id, by, deadline).await?;
+                }
+                TaskPauseRequest::Resume
+            }
+            TaskAction::Count => return Ok(TaskEnd::Unchanged),
+        };
+        let not_after = self.clock().now().plus(deadline);
+        let answer = self.timeline.pause(Shard::of(id, self.timeline.shards()), id, request, not_after).await?;
+        Ok(match answer {
+            // What is in flight of a resumed task is no surprise.
+            TaskPauseAnswer::Paused { in_flight: None, .. } | TaskPauseAnswer::Resumed { .. } => TaskEnd::Done,
+            TaskPauseAnswer::Paused { in_flight: Some(_), .. } => TaskEnd::InFlight,
+            TaskPauseAnswer::Unchanged { .. } => TaskEnd::Unchanged,
+            TaskPauseAnswer::Unknown => TaskEnd::Gone,
+        })
+    }
+
+    /// As [`skip_missed`](Intake::skip_missed); what this version cannot read keeps what it missed.
+    async fn skip_missed_or_not(&self, id: &TaskId, by: Option<&str>, deadline: Duration) -> Result<(), TimelineError> {
+        match self.skip_missed(id, by, deadline).await {
+            Err(SkipError::Timeline(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn log(action: &TaskAction, filter: &TaskFilter, by: Option<&str>, result: &TasksResult, error: Option<&ListError>) {
+    let TasksResult { done, in_flight, unchanged, gone, .. } = result;
+    let (by, action, error) = (by.unwrap_or("-"), action.as_str(), error.map(ToString::to_string));
+    info!(target: "punctual::audit", by, action, ?filter, done, in_flight, unchanged, gone, error, "tasks changed");
+}
