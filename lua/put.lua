@@ -2,13 +2,15 @@
 -- WITH  prelude, lanes, records, revisions, marks, pauses
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 lanes (set)  6 largest (string)
 --       7 pauses (hash)  8.. due (zset), one per lane
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 mode, put or post  4 wake channel
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 mode: put, post, match and the revision (bytes 3 to 14 of the record) that
+--       the task must have, or match alone: there must be none  4 wake channel
 --       5 lanes, their number  6.. lane, the name for each key from 8 on  7.. task: id, due, record
 -- REPLY { now, "put", { "<code>[ <due that now holds>[ <due in flight>]][ paused]"... } } | { now, "late" }
 -- KEEPS no second message goes out under a key that is in flight or was handed out, unless the user knows that key.
 
 local tasks, changes, crashes, counts, lanes, largest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local post, channel, declared = ARGV[3] == 'post', ARGV[4], tonumber(ARGV[5])
+local revision = string.sub(ARGV[3], 1, 5) == 'match' and string.sub(ARGV[3], 6)
 local first = 6 + declared
 local n = (#ARGV - first + 1) / 3
 if #KEYS ~= 7 + declared or n < 1 or n > 1000 or n % 1 ~= 0 then
@@ -73,12 +75,16 @@ local function answer(id, due, record, former, score, change, mark, pause)
   end
   -- A record without a score should not exist; it counts as no task.
   former = score and former
+  local stands = former and change ~= 'cancelled'
+  if revision and revision ~= (stands and string.sub(former, 3, 14) or '') then
+    return 'mismatch'
+  end
   local flying = former and string.sub(score, 1, 1) == '-'
   local held = former and (flying and string.sub(score, 2) or due_of_score(score))
   local marked = former and not flying and mark and string.match(mark, '^%d+') == held
   local handed_out = marked and was_handed_out(mark, held)
   local lane, former_lane = lane_of(record), former and lane_of(former)
-  local as_is = former and change ~= 'cancelled' and answer_as_is(due, record, former, held, change)
+  local as_is = stands and answer_as_is(due, record, former, held, change)
   if as_is then
     return as_is
   elseif (flying or handed_out) and due == held or flying and former_lane ~= lane then

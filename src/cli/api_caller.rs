@@ -3,6 +3,7 @@
 use anyhow::anyhow;
 use clap::Args;
 use hyper::Method;
+use hyper::header::HeaderName;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -79,7 +80,19 @@ impl ApiCaller<'_> {
         body: Option<String>,
         doing: &str,
     ) -> Result<ApiAnswer, Failure> {
-        let answer = self.client.call(method, path, body).await;
+        self.answer_with(method, path, &[], body, doing).await
+    }
+
+    /// Like [`answer`](ApiCaller::answer), with these headers.
+    pub(super) async fn answer_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(HeaderName, &str)],
+        body: Option<String>,
+        doing: &str,
+    ) -> Result<ApiAnswer, Failure> {
+        let answer = self.client.call(method, path, headers, body).await;
         answer.map_err(|error| error.while_doing(doing, &self.client))
     }
 

@@ -135,20 +135,27 @@ impl Client {
         }
     }
 
-    /// Sends a request and returns the whole answer.
+    /// Sends a request with these headers and returns the whole answer.
     ///
     /// # Errors
     /// If no answer arrives in time.
-    pub(super) async fn call(&self, method: Method, path: &str, body: Option<String>) -> Result<ApiAnswer, NoAnswer> {
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(HeaderName, &str)],
+        body: Option<String>,
+    ) -> Result<ApiAnswer, NoAnswer> {
         let Some(body) = body else {
             let nothing = http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync();
-            return self.whole(self.send(method, path, &[], nothing).await?).await;
+            return self.whole(self.send(method, path, headers, nothing).await?).await;
         };
         let length = body.len();
         // Keeps the sender until the whole answer has arrived, so that nothing more is sent in the meantime.
         let (_begun, begins) = watch::channel(length <= LONG_BODY_BYTES);
         let body = courteous(begins, stream::iter([Ok(Bytes::from(body))]));
-        let headers = [(CONTENT_TYPE, "application/json"), (CONTENT_LENGTH, &length.to_string())];
+        let length = length.to_string();
+        let headers = [headers, &[(CONTENT_TYPE, "application/json"), (CONTENT_LENGTH, &length)]].concat();
         self.whole(self.send(method, path, &headers, body).await?).await
     }
 
@@ -180,6 +187,7 @@ impl Client {
             403 => {
                 failure.hint("`scope` in the section of this token in the instance's configuration says what it may")
             }
+            412 => failure.hint("`punctual task get` shows the task as it is now, with its `etag`"),
             409 => failure.hint("its occurrence ends in a moment: try again"),
             503 => failure.hint("nothing takes effect after this answer: try again"),
             _ => failure,

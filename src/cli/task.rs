@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use hyper::Method;
+use hyper::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -129,6 +130,12 @@ pub(super) struct PutArguments {
     /// What happens to occurrences that were missed: once, all or none
     #[arg(long, value_name = "POLICY", conflicts_with = "file")]
     catch_up: Option<String>,
+    /// Only if the task still has this `etag`, which `task get` shows
+    #[arg(long, value_name = "ETAG", requires = "id")]
+    if_match: Option<String>,
+    /// Only if there is no such task
+    #[arg(long, requires = "id", conflicts_with = "if_match")]
+    if_absent: bool,
     /// The whole task as JSON, from a file or `-` for stdin; without an id a task with its `id` on each line
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -181,7 +188,11 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
     };
     check_past(arguments)?;
     let task = task(arguments)?;
-    let (answer, view) = call(&arguments.place, Method::PUT, "put", id, "", Some(task)).await?;
+    // A shell removes the quotes of an entity tag.
+    let tag = arguments.if_match.as_ref().map(|tag| format!("\"{}\"", tag.trim_matches('"')));
+    let mut conditions: Vec<(HeaderName, &str)> = tag.iter().map(|tag| (IF_MATCH, tag.as_str())).collect();
+    conditions.extend(arguments.if_absent.then_some((IF_NONE_MATCH, "*")));
+    let (answer, view) = call(&arguments.place, Method::PUT, "put", id, "", &conditions, Some(task)).await?;
     let zone = arguments.schedule.zone.as_deref();
     let shown = |due: &Printable| spec::parse_time(due.as_str()).map_or(due.to_string(), |due| shown_due(due, zone));
     show(&arguments.place, &answer, || {
@@ -202,7 +213,7 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
 async fn get(arguments: &GetArguments) -> Result<(), Failure> {
     let IdArguments { id, place } = &arguments.task;
     let query = arguments.next.map(|next| format!("?next={next}")).unwrap_or_default();
-    let (answer, _) = call(place, Method::GET, "show", id, &query, None).await?;
+    let (answer, _) = call(place, Method::GET, "show", id, &query, &[], None).await?;
     show(place, &answer, || match serde_json::from_str::<Value>(&answer.text) {
         Ok(task) => format!("{task:#}\n"),
         Err(_) => format!("{}\n", answer.text),
@@ -295,13 +306,15 @@ async fn call(
     verb: &str,
     id: &str,
     query: &str,
+    headers: &[(HeaderName, &str)],
     body: Option<String>,
 ) -> Result<(ApiAnswer, AnswerView), Failure> {
     let caller = ApiCaller::new(place)?;
     let doing = format!("cannot {verb} the task `{}`", Printable::from(id.to_owned()));
     let looks = method == Method::GET;
     let path = format!("/v1/tasks/{}{query}", path_segment(id));
-    let (answer, view) = caller.call::<AnswerView>(method, &path, body, &doing).await?;
+    let answer = caller.answer_with(method, &path, headers, body, &doing).await?;
+    let view: AnswerView = caller.view(&answer, &doing)?;
     match if looks { view.status.as_str() } else { view.result.as_str() } {
         "" => Err(caller.no_instance(&doing, answer.status)),
         _ => Ok((answer, view)),

@@ -18,7 +18,8 @@ use crate::engine::put_refusals::PutRefusals;
 use crate::task::schedule::ScheduleError;
 use crate::task::{Counts, Key, Lane, Message, Record, Shard, Task, TaskId, Traceparent, When};
 use crate::timeline::{
-    self, CancelAnswer, MAX_PUT_BYTES, MAX_PUTS, PutAnswer, PutMode, PutResult, StoredTask, Timeline, TimelineError,
+    self, CancelAnswer, MAX_PUT_BYTES, MAX_PUTS, PutAnswer, PutMode, PutResult, StoredTask, TaskRevision, Timeline,
+    TimelineError,
 };
 
 /// How long a put is retried while its task is in flight, before it is refused.
@@ -78,6 +79,12 @@ pub enum PutError {
     /// Another task exists under this id ([`PutMode::Post`] only).
     #[error("the idempotency key was used for another body")]
     KeyReused,
+    /// The task has another revision, or is gone ([`PutMode::Match`]).
+    #[error("the task has another revision, or is gone")]
+    Changed,
+    /// There is such a task ([`PutMode::Absent`]).
+    #[error("there is such a task")]
+    Exists,
     /// The lane is not configured.
     #[error(transparent)]
     UnknownLane(#[from] UnknownLane),
@@ -212,8 +219,21 @@ impl Intake {
     /// # Errors
     /// An error of the timeline.
     pub async fn cancel(&self, id: &TaskId, deadline: Duration) -> Result<CancelAnswer, TimelineError> {
+        self.cancel_if(id, None, deadline).await
+    }
+
+    /// Like [`cancel`](Intake::cancel); with `revision`, only if the task has this one.
+    ///
+    /// # Errors
+    /// An error of the timeline.
+    pub async fn cancel_if(
+        &self,
+        id: &TaskId,
+        revision: Option<TaskRevision>,
+        deadline: Duration,
+    ) -> Result<CancelAnswer, TimelineError> {
         let not_after = self.clock().now().plus(deadline);
-        self.timeline.cancel(Shard::of(id, self.timeline.shards()), id, not_after).await
+        self.timeline.cancel(Shard::of(id, self.timeline.shards()), id, revision, not_after).await
     }
 
     /// Reads a task.
@@ -345,7 +365,7 @@ impl Intake {
                 if answer.result == PutResult::InFlight && !last {
                     in_flight.push(prepared);
                 } else {
-                    done.push((prepared.index, read_answer(&prepared.put.id, answer)));
+                    done.push((prepared.index, read_answer(mode, &prepared.put.id, answer)));
                 }
             }
             if in_flight.is_empty() {
@@ -397,7 +417,7 @@ fn calls(prepared: Vec<Prepared>) -> Vec<Vec<Prepared>> {
 }
 
 /// Turns the timeline's answer for one task into the answer for the user.
-fn read_answer(id: &TaskId, answer: PutAnswer) -> Result<EffectivePut, PutError> {
+fn read_answer(mode: PutMode, id: &TaskId, answer: PutAnswer) -> Result<EffectivePut, PutError> {
     let key = |due| Key { task: id.clone(), due };
     match answer.result {
         PutResult::Created | PutResult::Replaced | PutResult::Unchanged => Ok(EffectivePut {
@@ -408,6 +428,8 @@ fn read_answer(id: &TaskId, answer: PutAnswer) -> Result<EffectivePut, PutError>
             paused: answer.paused,
         }),
         PutResult::KeyReused => Err(PutError::KeyReused),
+        PutResult::Mismatch if mode == PutMode::Absent => Err(PutError::Exists),
+        PutResult::Mismatch => Err(PutError::Changed),
         PutResult::InFlight => Err(PutError::InFlight(key(answer.in_flight.unwrap_or(answer.due)))),
         PutResult::BadDue => Err(PutError::BadDue),
         PutResult::Unconfirmed => Err(TimelineError::Unconfirmed(UNCONFIRMED.to_owned()).into()),

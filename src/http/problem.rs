@@ -39,6 +39,8 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("last", 409, "no occurrence of the task follows the one to skip"),
     ("not_next", 409, "the task has another next due than the one to skip"),
     ("cursor_gone", 410, "Redis was restarted or replaced, and the position in the list is lost: begin again"),
+    ("changed", 412, "the task has another entity tag than `if-match` names, or is gone"),
+    ("exists", 412, "there is such a task, and `if-none-match` is `*`"),
     ("too_large", 413, "the body is too large"),
     ("unsupported_media_type", 415, "the body is of another media type"),
     ("invalid", 422, "the input is invalid; `errors` lists every fault"),
@@ -195,6 +197,12 @@ impl Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the put was not answered")
     }
 
+    /// The task is not the one that the caller has read.
+    pub(super) fn changed() -> Problem {
+        let detail = "the task has another entity tag, or is gone: get it again";
+        Problem::new(StatusCode::PRECONDITION_FAILED, "changed", detail)
+    }
+
     /// This version cannot parse the stored task.
     pub(super) fn unreadable(error: &dyn std::error::Error) -> Problem {
         tracing::error!(%error, "a task cannot be read");
@@ -284,6 +292,8 @@ impl From<PutError> for Problem {
             PutError::InFlight(key) => {
                 Problem { key: Some(key.to_string().into()), ..Problem::new(StatusCode::CONFLICT, "in_flight", detail) }
             }
+            PutError::Changed => Problem::changed(),
+            PutError::Exists => Problem::new(StatusCode::PRECONDITION_FAILED, "exists", detail),
             PutError::KeyReused => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", detail),
             PutError::UnknownLane(_) => Problem::fault("/lane", "unknown_lane", detail),
             PutError::NoDestination(_) => Problem::fault("/message/destination", "missing_field", detail),

@@ -91,8 +91,14 @@ pub trait Timeline: Send + Sync + 'static {
         not_after: Timestamp,
     ) -> Result<Vec<PutAnswer>, TimelineError>;
 
-    /// Removes a task. If a claim holds it, the task ends with that claim.
-    async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError>;
+    /// Removes a task; with `revision`, only if it has this one. If a claim holds it, the task ends with that claim.
+    async fn cancel(
+        &self,
+        shard: Shard,
+        id: &TaskId,
+        revision: Option<TaskRevision>,
+        not_after: Timestamp,
+    ) -> Result<CancelAnswer, TimelineError>;
 
     /// Reads a task. Returns `None` if there is no such task, or if it was cancelled and only its last claim still
     /// holds it.
@@ -246,7 +252,7 @@ impl TimelineError {
     }
 }
 
-/// Whether a put replaces an existing task.
+/// When a put may replace an existing task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PutMode {
     /// `PUT`: replaces the task. An equal body leaves it unchanged, unless its schedule is `in`.
@@ -254,6 +260,10 @@ pub enum PutMode {
     /// `POST` with an idempotency key: an equal body leaves the task unchanged, even with `in`; a different body is
     /// refused.
     Post,
+    /// `PUT` with `if-match`: like `Put`, but only if the task has this revision.
+    Match(TaskRevision),
+    /// `PUT` with `if-none-match: *`: only if there is no such task.
+    Absent,
 }
 
 /// One task of a put.
@@ -293,6 +303,9 @@ string_enum! {
         Replaced = "replaced",
         /// An equal task exists; nothing was written.
         Unchanged = "unchanged",
+        /// Nothing was written: the task has another revision, there is none ([`PutMode::Match`]), or there is one
+        /// ([`PutMode::Absent`]).
+        Mismatch = "mismatch",
         /// Nothing was written: a task with another body exists under this key ([`PutMode::Post`] only).
         KeyReused = "key_reused",
         /// Nothing was written: another message in flight, or already handed out, has the same key.
@@ -320,6 +333,8 @@ pub enum CancelAnswer {
     },
     /// There is no such task.
     Unknown,
+    /// Nothing was written: the task has another revision.
+    Mismatch,
 }
 
 /// A stored task.

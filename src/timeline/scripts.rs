@@ -59,7 +59,7 @@ pub static CANCEL: Script = script!(
     "cancel",
     ["lanes", "marks", "pauses"],
     ["tasks", "changes", "crashes", "counts", "pauses", "due.."],
-    ["now", "not_after", "id", "lane.."]
+    ["now", "not_after", "id", "revision", "lane.."]
 );
 /// Claims due occurrences.
 pub static CLAIM: Script = script!(

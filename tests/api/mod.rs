@@ -8,6 +8,7 @@ mod bad_input;
 mod batch;
 mod bulk;
 mod client;
+mod conditions;
 mod dead;
 mod document;
 mod limits;

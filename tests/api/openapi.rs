@@ -91,6 +91,10 @@ async fn every_example_is_answered_as_documented() {
                 target.extend(example.map(|example| format!("{mark}{name}={}", text(example))));
                 continue;
             }
+            // Conditions have no example, because what fits depends on what was put before.
+            if place == "header" && example.is_none() && parameter["required"] != true {
+                continue;
+            }
             let example = example.unwrap().as_str().unwrap();
             match place {
                 "path" => target = target.replace(&format!("{{{name}}}"), example),

@@ -517,3 +517,22 @@ fn all_tasks_that_match_are_counted_paused_resumed_and_cancelled() {
     let lane = with(&["cancel", "--lane", "nobody", "--yes"]);
     assert!(lane.code == Some(1) && lane.err.contains("the lane `nobody` is not configured"), "{}", lane.err);
 }
+
+#[test]
+fn a_task_is_put_only_if_it_is_the_one_that_was_read() {
+    let server = serve(&[]);
+    let url = url(&server);
+    let put = |more: &[&str]| run(&[&["task", "put", "a", "--in", "1h", "--url", &url], more].concat());
+    assert_eq!(put(&["--if-absent"]).code, Some(0));
+    let exists = put(&["--if-absent"]);
+    assert!(exists.code == Some(1) && exists.err.contains("there is such a task"), "{}", exists.err);
+    let task: Value = serde_json::from_str(&run(&["task", "get", "a", "--json", "--url", &url]).out).unwrap();
+    // A shell has removed the quotes, or not.
+    let tag = task["etag"].as_str().unwrap().to_owned();
+    let bare = tag.trim_matches('"').to_owned();
+    assert_eq!(put(&["--if-match", &bare, "--text", "b"]).code, Some(0));
+    let changed = put(&["--if-match", &tag, "--text", "c"]);
+    assert!(changed.code == Some(1) && changed.err.contains("has another entity tag, or is gone"), "{}", changed.err);
+    assert!(changed.err.contains("hint: `punctual task get`"), "{}", changed.err);
+    assert_eq!(put(&["--if-match", &tag, "--if-absent"]).code, Some(2));
+}

@@ -210,7 +210,7 @@ async fn metrics_show_an_unserved_lane_until_it_is_forgotten() {
     let of = |name: &str| bed.shows(&format!("punctual_{name}{{lane=\"unserved\"}}"));
     assert_eq!([of("pending"), of("in_flight"), of("lane_served")], [1.0, 0.0, 0.0]);
     assert!(of("oldest_due_seconds") > 7.0);
-    bed.timeline.cancel(bed.shard(), &id("lost"), bed.soon()).await.unwrap();
+    bed.timeline.cancel(bed.shard(), &id("lost"), None, bed.soon()).await.unwrap();
     bed.pass(seconds(10)).await;
     assert_eq!(bed.shows("punctual_lanes_unserved"), 0.0);
     for name in ["pending", "in_flight", "lane_served", "oldest_due_seconds"] {
@@ -229,7 +229,7 @@ async fn calls_of_the_timeline_are_counted_by_verb_and_result_and_timed() {
     memory.fail_next(Verb::Cancel, InjectedFault::CallLost);
     assert!(memory.get(shard, &id("a")).await.is_err());
     assert!(memory.get(shard, &id("a")).await.is_ok());
-    assert!(memory.cancel(shard, &id("a"), clock.now().plus(seconds(1))).await.is_err());
+    assert!(memory.cancel(shard, &id("a"), None, clock.now().plus(seconds(1))).await.is_err());
     assert!(memory.discard(shard, &key, None, clock.now().minus(seconds(1))).await.is_err());
     memory.set_link_down("test");
     assert!(memory.get(shard, &id("a")).await.is_err());

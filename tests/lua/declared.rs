@@ -205,7 +205,7 @@ async fn no_script_starts_while_its_slot_moves() {
     let answers = [
         timeline.put(shard, PutMode::Put, vec![put("c", 6000, "y")], NEVER).await.map(drop),
         timeline.get(shard, &task("c")).await.map(drop),
-        timeline.cancel(shard, &task("c"), NEVER).await.map(drop),
+        timeline.cancel(shard, &task("c"), None, NEVER).await.map(drop),
         timeline.claim(shard, &default, claim_of("i.3", 10)).await.map(drop),
         timeline.claim_suspects(shard, &default, suspects).await.map(drop),
         timeline.settle(shard, &default, settle).await.map(drop),

@@ -88,7 +88,7 @@ async fn a_read_only_redis_refuses_a_cancel_and_is_reported_as_down() {
     stage.put_one("a", 900, "x").await;
     let mut raw = stage.raw();
     let _: () = ::redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).query(&mut raw).unwrap();
-    let refused = stage.timeline.cancel(stage.shard, &task("a"), NEVER).await;
+    let refused = stage.timeline.cancel(stage.shard, &task("a"), None, NEVER).await;
     assert!(matches!(&refused, Err(TimelineError::Refused(detail)) if detail.starts_with("READONLY ")), "{refused:?}");
     // The timeline reconnects, because the address may lead to another server by now. A replica does not count as up.
     link_is(&stage.timeline, |link| matches!(link, Link::Down(reason) if reason.contains("`: READONLY"))).await;

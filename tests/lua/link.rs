@@ -172,7 +172,7 @@ async fn calls_after_closed_connections_are_answered() {
     cut();
     assert!(timeline.get(shard(), &task("a")).await.unwrap().is_some());
     cut();
-    let cancelled = timeline.cancel(shard(), &task("a"), within(&timeline, AT_EASE)).await;
+    let cancelled = timeline.cancel(shard(), &task("a"), None, within(&timeline, AT_EASE)).await;
     assert_eq!(cancelled, Ok(CancelAnswer::Cancelled { handed_out: None }));
     let keys = [one_dead(&timeline, "d").await, one_dead(&timeline, "e").await];
     cut();
@@ -244,7 +244,7 @@ async fn a_call_with_a_lost_reply_is_sent_again_and_is_unknown_if_uncertain() {
     let keys = [one_dead(&timeline, "d").await, one_dead(&timeline, "e").await];
     lose(&scripts::CANCEL);
     let not_after = soon();
-    assert!(is_unknown(&timeline.cancel(shard(), &task("a"), not_after).await.map(|_| true)));
+    assert!(is_unknown(&timeline.cancel(shard(), &task("a"), None, not_after).await.map(|_| true)));
     assert!(timeline.clock().now() > not_after, "no copy can take effect any more");
     assert!(timeline.get(shard(), &task("a")).await.unwrap().is_none());
     lose(&scripts::REQUEUE);

@@ -183,7 +183,7 @@ impl Stage {
     }
 
     async fn cancel(&self, id: &str) -> CancelAnswer {
-        self.timeline.cancel(self.shard, &task(id), NEVER).await.unwrap()
+        self.timeline.cancel(self.shard, &task(id), None, NEVER).await.unwrap()
     }
 
     async fn get(&self, id: &str) -> Option<StoredTask> {

@@ -199,7 +199,7 @@ async fn a_call_that_comes_late_writes_nothing() {
     let late = Err(TimelineError::Late);
     let put = stage.timeline.put(stage.shard, PutMode::Put, vec![put("b", 2000, "x")], past).await;
     assert_eq!(put, late.clone().map(|()| Vec::new()));
-    assert_eq!(stage.timeline.cancel(stage.shard, &task("a"), past).await, Err(TimelineError::Late));
+    assert_eq!(stage.timeline.cancel(stage.shard, &task("a"), None, past).await, Err(TimelineError::Late));
     let claim = ClaimRequest { not_after: past, ..claim_of("i.1", 10) };
     let claimed = stage.timeline.claim(stage.shard, &Lane::default(), claim).await;
     assert_eq!(claimed.map(|_| ()), late);
@@ -210,7 +210,7 @@ async fn a_call_that_comes_late_writes_nothing() {
     assert_eq!(stage.timeline.discard(stage.shard, &key, None, past).await, Err(TimelineError::Late));
     assert_eq!(stage.state(), before);
     // At exactly this millisecond it is still in time.
-    assert!(stage.timeline.cancel(stage.shard, &task("a"), at(1000)).await.is_ok());
+    assert!(stage.timeline.cancel(stage.shard, &task("a"), None, at(1000)).await.is_ok());
 }
 
 #[tokio::test]

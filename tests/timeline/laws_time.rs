@@ -72,7 +72,7 @@ async fn a_late_call_writes_nothing(stage: Stage) {
     for mode in [PutMode::Put, PutMode::Post] {
         Stage::assert_late(timeline.put(shard, mode, vec![once(&ids[0], at(9), "c")], late).await);
     }
-    Stage::assert_late(timeline.cancel(shard, &ids[1], late).await);
+    Stage::assert_late(timeline.cancel(shard, &ids[1], None, late).await);
     let request = punctual::timeline::ClaimRequest { not_after: late, ..stage.request() };
     Stage::assert_late(timeline.claim(shard, &lane(), request).await);
     Stage::assert_late(timeline.requeue(shard, &dead, None, late).await);
@@ -92,7 +92,7 @@ async fn a_call_at_the_very_end_of_its_time_takes_effect(stage: Stage) {
     assert_eq!(timeline.requeue(shard, &key(&id, at(0)), None, now).await, Ok(RequeueAnswer::Requeued));
     assert_eq!(timeline.discard(shard, &key(&id, at(0)), None, now).await, Ok(false));
     stage.create(once(&id, at(5), "a")).await;
-    timeline.cancel(shard, &id, now).await.unwrap();
+    timeline.cancel(shard, &id, None, now).await.unwrap();
     assert_eq!(stage.get(&id).await, None);
 }
 

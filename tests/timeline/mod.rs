@@ -17,6 +17,7 @@ mod laws_keys;
 mod laws_list;
 mod laws_moves;
 mod laws_pause;
+mod laws_revisions;
 mod laws_suspects;
 mod laws_time;
 mod model;

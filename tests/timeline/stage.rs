@@ -214,7 +214,7 @@ impl Stage {
     }
 
     pub(crate) async fn cancel(&self, id: &TaskId) -> CancelAnswer {
-        self.timeline.cancel(self.shard(), id, self.soon()).await.unwrap()
+        self.timeline.cancel(self.shard(), id, None, self.soon()).await.unwrap()
     }
 
     pub(crate) async fn get(&self, id: &TaskId) -> Option<StoredTask> {

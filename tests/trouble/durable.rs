@@ -21,7 +21,7 @@ async fn writes_without_a_following_replica_take_effect_but_are_not_confirmed() 
     pair.replica.server.signal("STOP");
     let answer = put(&timeline, "b", SHORT).await;
     assert!(unconfirmed(&answer, "no replica has confirmed it"), "{answer:?}");
-    let cancelled = timeline.cancel(shard(), &task("gone"), within(&timeline, SHORT)).await;
+    let cancelled = timeline.cancel(shard(), &task("gone"), None, within(&timeline, SHORT)).await;
     assert!(matches!(&cancelled, Err(TimelineError::Unconfirmed(_))), "{cancelled:?}");
     // A repeated call must not be answered with success without asking a replica.
     let again = put(&timeline, "b", SHORT).await;
@@ -31,7 +31,7 @@ async fn writes_without_a_following_replica_take_effect_but_are_not_confirmed() 
 
     pair.replica.server.signal("CONT");
     assert_eq!(put(&timeline, "b", SOON).await, Ok(PutResult::Unchanged));
-    let gone = timeline.cancel(shard(), &task("gone"), within(&timeline, SOON)).await;
+    let gone = timeline.cancel(shard(), &task("gone"), None, within(&timeline, SOON)).await;
     assert_eq!(gone, Ok(CancelAnswer::Unknown));
 }
 
@@ -202,7 +202,7 @@ async fn a_cancel_is_confirmed_by_the_replica_while_redis_is_full() {
     ::redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).exec(&mut raw).unwrap();
     let refused = put(&timeline, "b", SOON).await;
     assert!(matches!(&refused, Err(TimelineError::Refused(detail)) if detail.starts_with("OOM")), "{refused:?}");
-    let cancelled = timeline.cancel(shard(), &task("a"), within(&timeline, SOON)).await;
+    let cancelled = timeline.cancel(shard(), &task("a"), None, within(&timeline, SOON)).await;
     assert_eq!(cancelled, Ok(CancelAnswer::Cancelled { handed_out: None }));
     let left: u64 = ::redis::cmd("EXISTS").arg("punctual:{default}:nothing").query(&mut raw).unwrap();
     assert_eq!(left, 0, "what is written to wait for is not left there");
@@ -298,7 +298,7 @@ async fn a_confirmation_does_not_count_after_its_session_was_given_up() {
     };
     cuts.store(true, std::sync::atomic::Ordering::Relaxed);
     let id = task("a");
-    let (answer, ()) = tokio::join!(timeline.cancel(shard(), &id, within(&timeline, SOON)), noticed());
+    let (answer, ()) = tokio::join!(timeline.cancel(shard(), &id, None, within(&timeline, SOON)), noticed());
     assert!(matches!(answer, Err(TimelineError::Unconfirmed(_))), "{answer:?}");
     until_up(&timeline).await;
     let before = waits.load(std::sync::atomic::Ordering::Relaxed);

@@ -103,7 +103,7 @@ async fn a_call_that_wrote_nothing_waits_for_no_confirmation() {
     let answers = put_all(&timeline, PutMode::Post, beside, SHORT).await;
     assert_eq!(answers, [PutResult::KeyReused, PutResult::Unconfirmed]);
     // An earlier call may have cancelled the task and been answered that the durability is not confirmed.
-    let cancelled = timeline.cancel(shard(), &task("nobody"), within(&timeline, SHORT)).await;
+    let cancelled = timeline.cancel(shard(), &task("nobody"), None, within(&timeline, SHORT)).await;
     let detail = "there is no such task, but it is not confirmed that this is durable: Redis did not confirm in time that it is on its disk";
     assert_eq!(cancelled, Err(TimelineError::Unconfirmed(detail.to_owned())));
 }
@@ -128,7 +128,7 @@ async fn a_real_disk_confirms() {
         for number in 0..5 {
             assert_eq!(put(&timeline, &number.to_string(), SOON).await, Ok(PutResult::Created), "{fsync}");
         }
-        let cancelled = timeline.cancel(shard(), &task("0"), within(&timeline, SOON)).await;
+        let cancelled = timeline.cancel(shard(), &task("0"), None, within(&timeline, SOON)).await;
         assert_eq!(cancelled, Ok(CancelAnswer::Cancelled { handed_out: None }), "{fsync}");
     }
 }

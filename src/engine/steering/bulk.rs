@@ -164,7 +164,7 @@ impl Intake {
                     CancelAnswer::Cancelled { handed_out: Some(_) } | CancelAnswer::InFlight { .. } => {
                         TaskEnd::InFlight
                     }
-                    CancelAnswer::Unknown => TaskEnd::Gone,
+                    CancelAnswer::Unknown | CancelAnswer::Mismatch => TaskEnd::Gone,
                 });
             }
             TaskAction::Pause(about) => TaskPauseRequest::Pause(about.clone()),

@@ -1,6 +1,7 @@
 //! `/v1/tasks/{id}`: puts, shows and cancels one task.
 
 pub(super) mod bulk;
+mod conditions;
 pub(super) mod count;
 pub(super) mod list;
 pub(super) mod moves;
@@ -13,11 +14,12 @@ use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
+use self::conditions::{CancelCondition, PutConditions};
 use self::views::{CancelView, HeldTaskView, Shown, put_view, task_view};
 use super::caller::Caller;
 use super::openapi::{self, BODY, LIMITED_PUT, TIMELINE};
@@ -29,7 +31,7 @@ use crate::engine::dead::MAX_SEARCHED;
 use crate::engine::intake;
 use crate::task::TaskId;
 use crate::task::spec::{self, Fault};
-use crate::timeline::{CancelAnswer, PutMode};
+use crate::timeline::{CancelAnswer, PutMode, TaskRevision};
 
 pub(super) use self::views::{Due, PutView, is_overdue};
 
@@ -70,7 +72,7 @@ struct NextQuery {
     summary = "Create or replace a task",
     description = "An equal body is `unchanged` and keeps its due. With the schedule `in`, the time starts again.",
     tag = "tasks",
-    params(Id, body::Trace),
+    params(Id, body::Trace, PutConditions),
     request_body(content = openapi::task::TaskSchema,
         example = json!({"schedule": {"every": "1h", "limit": 2}, "message": {"destination": "orders.report", "payload": {"order": 1}}})),
     responses(
@@ -83,7 +85,7 @@ struct NextQuery {
             example = json!({"id": "order-1", "result": "unchanged", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z",
                 "due_ms": 1_795_266_000_000_i64, "next": [{"due": "2026-11-21T14:00:00.000Z", "due_ms": 1_795_269_600_000_i64}]})),
     ),
-    extensions(("x-codes" = json!([BODY, TIMELINE, LIMITED_PUT, &["busy", "in_flight"]].concat()))),
+    extensions(("x-codes" = json!([BODY, TIMELINE, LIMITED_PUT, &["busy", "in_flight", "changed", "exists"]].concat()))),
 )]
 pub(super) async fn put(
     State(api): State<Arc<Api>>,
@@ -91,7 +93,8 @@ pub(super) async fn put(
     id: IdInPath,
     request: Request,
 ) -> Result<Response, Problem> {
-    put_one(&api, &caller, PutMode::Put, read_id(id), request).await
+    let mode = conditions::put_mode(request.headers()).map_err(|fault| Problem::invalid(vec![fault]))?;
+    put_one(&api, &caller, mode, read_id(id), request).await
 }
 
 /// `GET`: the task as it was put, and its state.
@@ -105,7 +108,7 @@ pub(super) async fn put(
     responses((status = 200, body = HeldTaskView, description = "The task.",
         example = json!({"id": "order-1", "status": "scheduled", "due": "2026-11-21T13:00:00.000Z",
             "due_ms": 1_795_266_000_000_i64, "created": "2026-11-21T12:00:00.000Z", "updated": "2026-11-21T12:00:00.000Z",
-            "revision": 1, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "counts": {"accepted": 0, "dead": 0, "passed_over": 0}, "schedule": {"every": "1h", "limit": 2},
+            "revision": 1, "etag": "\"1795262400000-1\"", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "counts": {"accepted": 0, "dead": 0, "passed_over": 0}, "schedule": {"every": "1h", "limit": 2},
             "message": {"destination": "orders.report", "payload": {"order": 1}}, "lane": "default"}))),
     extensions(("x-codes" = json!([TIMELINE, &["foreign_id", "unknown", "invalid", "unreadable", "busy"]].concat()))),
 )]
@@ -134,7 +137,10 @@ pub(super) async fn get(
             let lane_paused = (api.is_lane_paused)(&record.lane);
             let shown = Shown { failed, next, lane_paused, now: api.intake.clock().now() };
             match task_view(&id, &record, held, shown, &caller) {
-                Ok(view) => Ok(json(StatusCode::OK, view)),
+                Ok(view) => {
+                    let tag = conditions::entity_tag(TaskRevision::of(&record));
+                    Ok(([(header::ETAG, tag)], json(StatusCode::OK, view)).into_response())
+                }
                 Err(error) => Err(Problem::unreadable(&error)),
             }
         }
@@ -149,25 +155,31 @@ pub(super) async fn get(
     operation_id = "cancel_task",
     summary = "Cancel a task",
     tag = "tasks",
-    params(Id),
+    params(Id, CancelCondition),
     responses((status = 200, body = CancelView, description = "The task is gone.",
         example = json!({"id": "order-1", "result": "cancelled"}))),
-    extensions(("x-codes" = json!([TIMELINE, &["foreign_id", "unknown", "invalid"]].concat()))),
+    extensions(("x-codes" = json!([TIMELINE, &["foreign_id", "unknown", "invalid", "changed"]].concat()))),
 )]
 pub(super) async fn cancel(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Arc<Caller>>,
     id: IdInPath,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let id = read_id(id).map_err(|fault| Problem::invalid(vec![fault]))?;
+    let revision = conditions::if_match(&headers).map_err(|fault| vec![fault]);
+    let (id, revision) = Problem::unless_both(read_id(id), revision)?;
     caller.check_id(&id)?;
     let key = |due| crate::task::Key { task: id.clone(), due }.to_string();
-    let view = match api.intake.cancel(&id, api.limits.timeline_timeout).await? {
+    let view = match api.intake.cancel_if(&id, revision, api.limits.timeline_timeout).await? {
         CancelAnswer::Cancelled { handed_out } => {
             CancelView { id: &id, result: "cancelled", key: handed_out.map(key), handed_out: handed_out.is_some() }
         }
         CancelAnswer::InFlight { due } => {
             CancelView { id: &id, result: "in_flight", key: Some(key(due)), handed_out: false }
+        }
+        CancelAnswer::Mismatch => {
+            api.metrics.cancel("changed");
+            return Err(Problem::changed());
         }
         CancelAnswer::Unknown => {
             api.metrics.cancel("unknown");

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::conditions::entity_tag;
 use super::pause::TaskPauseView;
 use crate::clock::Timestamp;
 use crate::engine::{FailedAttempt, intake};
@@ -13,7 +14,7 @@ use crate::http::caller::Caller;
 use crate::http::openapi::enums;
 use crate::http::openapi::task::{CatchUpSchema, MessageSchema, Retry, ScheduleSchema};
 use crate::task::{Record, TaskId, spec};
-use crate::timeline::{OVERDUE_AFTER, PutResult, StoredTask, TaskStatus};
+use crate::timeline::{OVERDUE_AFTER, PutResult, StoredTask, TaskRevision, TaskStatus};
 
 /// A due, in both forms.
 #[derive(Serialize, ToSchema)]
@@ -128,6 +129,8 @@ pub(super) struct HeldTaskView<'a> {
     updated: String,
     /// Number of puts with different content, from 1.
     revision: u32,
+    /// The entity tag for `if-match`, also in the header `etag`.
+    etag: String,
     /// The trace of the request that put it; its messages carry it on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, pattern = "^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
@@ -238,6 +241,7 @@ pub(super) fn task_view(
         created: record.created.to_string(),
         updated: record.updated.to_string(),
         revision: record.revision,
+        etag: entity_tag(TaskRevision::of(record)),
         traceparent: record.trace.map(|trace| trace.to_string()),
         counts,
         schedule,

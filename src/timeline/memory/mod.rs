@@ -31,7 +31,7 @@ use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
     LanePauseAnswer, LanePauseRequest, Link, MoveAnswer, MoveRequest, Put, PutAnswer, PutMode, ReapRequest, Reaped,
     RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest, TaskPauseAnswer,
-    TaskPauseRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
+    TaskPauseRequest, TaskRevision, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
@@ -198,8 +198,14 @@ impl Timeline for MemoryTimeline {
         self.step(Verb::Put, shard, Some(not_after), |twin, now| twin.put(now, mode, &puts, not_after)).await
     }
 
-    async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError> {
-        self.step(Verb::Cancel, shard, Some(not_after), |twin, now| twin.cancel(now, id, not_after)).await
+    async fn cancel(
+        &self,
+        shard: Shard,
+        id: &TaskId,
+        revision: Option<TaskRevision>,
+        not_after: Timestamp,
+    ) -> Result<CancelAnswer, TimelineError> {
+        self.step(Verb::Cancel, shard, Some(not_after), |twin, now| twin.cancel(now, id, revision, not_after)).await
     }
 
     async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError> {

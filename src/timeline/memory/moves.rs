@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::twin::{AnswerWithWakes, Change, Twin};
 use crate::clock::Timestamp;
-use crate::task::{Member, TaskId, layout};
+use crate::task::{Member, TaskId};
 use crate::timeline::pauses::{due_of_score, paused_score};
 use crate::timeline::{MoveAnswer, MoveRequest, TimelineError};
 
@@ -33,7 +33,7 @@ impl Twin {
             return Ok(AnswerWithWakes::quietly(MoveAnswer::InFlight { due: held }));
         }
         let (due, is_trigger) = match request {
-            MoveRequest::Skip(skip) if skip.from != held || !self.has_revision(&member, skip.revision.bytes()) => {
+            MoveRequest::Skip(skip) if skip.from != held || !self.has_revision(&member, skip.revision) => {
                 return Ok(AnswerWithWakes::quietly(MoveAnswer::Mismatch { due: held }));
             }
             MoveRequest::Skip(skip) => (skip.to, false),
@@ -60,10 +60,5 @@ impl Twin {
         }
         let wakes = if stays { Vec::new() } else { self.came(now, &lane, before, &[due]).into_iter().collect() };
         Ok(AnswerWithWakes { answer: MoveAnswer::Moved { due, handed_out }, wakes })
-    }
-
-    fn has_revision(&self, member: &Member, revision: [u8; 12]) -> bool {
-        let record = self.tasks.get(member);
-        record.and_then(|record| record.get(layout::REVISION.start..layout::CREATED.end)) == Some(&revision[..])
     }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::twin::{AnswerWithWakes, Change, Twin};
 use crate::clock::Timestamp;
-use crate::task::layout::{RESETS, has, lane_of, tail};
+use crate::task::layout::{CREATED, RESETS, REVISION, has, lane_of, tail};
 use crate::task::record::replacing;
 use crate::task::{Key, Lane, Member, TaskId};
 use crate::timeline::pauses::{due_of_score, paused_score};
-use crate::timeline::{CancelAnswer, Put, PutAnswer, PutMode, PutResult, StoredTask, TimelineError};
+use crate::timeline::{CancelAnswer, Put, PutAnswer, PutMode, PutResult, StoredTask, TaskRevision, TimelineError};
 
 impl Twin {
     /// Creates or replaces tasks. Returns one answer per task, in order.
@@ -42,6 +42,9 @@ impl Twin {
         let key = Key { task: put.id.clone(), due: put.due };
         // A requeued occurrence has a mark as long as it exists.
         let is_requeued = self.crashes.contains_key(&Member::requeued(&key));
+        if !self.may_put(mode, &member) {
+            return refused(PutResult::Mismatch, None);
+        }
         let mut waits = || {
             new_dues.entry(&put.lane).and_modify(|due| *due = put.due.min(*due)).or_insert(put.due);
         };
@@ -115,6 +118,22 @@ impl Twin {
         PutAnswer { result: PutResult::Replaced, due: put.due, in_flight: named, paused }
     }
 
+    /// Whether the task is one that the mode allows to put.
+    fn may_put(&self, mode: PutMode, member: &Member) -> bool {
+        let stands = self.place(member).is_some() && self.changes.get(member) != Some(&Change::Cancelled);
+        match mode {
+            PutMode::Put | PutMode::Post => true,
+            PutMode::Match(revision) => stands && self.has_revision(member, revision),
+            PutMode::Absent => !stands,
+        }
+    }
+
+    /// Whether a task has this revision.
+    pub(super) fn has_revision(&self, member: &Member, revision: TaskRevision) -> bool {
+        let record = self.tasks.get(member);
+        record.and_then(|record| record.get(REVISION.start..CREATED.end)) == Some(&revision.bytes()[..])
+    }
+
     /// Stores the record and resets the counters. With `replaces`, the revision continues from the stored record.
     fn write(&mut self, member: &Member, put: &Put, replaces: bool) {
         let old = self.tasks.get(member).filter(|_| replaces);
@@ -125,7 +144,7 @@ impl Twin {
         self.lanes.insert(put.lane.clone());
     }
 
-    /// Removes a task. If a claim holds it, the task ends with that claim.
+    /// Removes a task; with `revision`, only if it has this one. If a claim holds it, the task ends with that claim.
     ///
     /// # Errors
     /// [`TimelineError::Late`] after `not_after`.
@@ -133,6 +152,7 @@ impl Twin {
         &mut self,
         now: Timestamp,
         id: &TaskId,
+        revision: Option<TaskRevision>,
         not_after: Timestamp,
     ) -> Result<AnswerWithWakes<CancelAnswer>, TimelineError> {
         if now > not_after {
@@ -142,6 +162,9 @@ impl Twin {
         let Some((lane, score)) = self.place(&member) else {
             return Ok(AnswerWithWakes::quietly(CancelAnswer::Unknown));
         };
+        if revision.is_some_and(|revision| !self.has_revision(&member, revision)) {
+            return Ok(AnswerWithWakes::quietly(CancelAnswer::Mismatch));
+        }
         let due = due_of_score(score);
         self.pauses.remove(&member);
         if score < 0 {

@@ -172,7 +172,11 @@ impl DurableAnswer for Vec<PutAnswer> {
 
 impl DurableAnswer for CancelAnswer {
     fn unsure(&self) -> Option<&'static str> {
-        Some(if *self == CancelAnswer::Unknown { UNCONFIRMED_ABSENCE } else { UNCONFIRMED })
+        match self {
+            CancelAnswer::Cancelled { .. } | CancelAnswer::InFlight { .. } => Some(UNCONFIRMED),
+            CancelAnswer::Unknown => Some(UNCONFIRMED_ABSENCE),
+            CancelAnswer::Mismatch => None,
+        }
     }
 }
 

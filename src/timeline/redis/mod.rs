@@ -54,7 +54,7 @@ use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
     LanePauseAnswer, LanePauseRequest, Link, MAX_BATCH, MoveAnswer, MoveRequest, Put, PutAnswer, PutMode, ReapRequest,
     Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest, TaskPauseAnswer,
-    TaskPauseRequest, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
+    TaskPauseRequest, TaskRevision, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
 };
 use crate::clock::{Clock, RedisClock, Timestamp};
 use crate::metrics::Metrics;
@@ -241,10 +241,15 @@ impl Timeline for RedisTimeline {
         self.calls.count(Verb::Put, self.put_durably(shard, mode, &puts, not_after)).await
     }
 
-    async fn cancel(&self, shard: Shard, id: &TaskId, not_after: Timestamp) -> Result<CancelAnswer, TimelineError> {
-        self.calls
-            .count(Verb::Cancel, self.durably(not_after, self.run_in_its_lane(shard, &Cancel { id, not_after })))
-            .await
+    async fn cancel(
+        &self,
+        shard: Shard,
+        id: &TaskId,
+        revision: Option<TaskRevision>,
+        not_after: Timestamp,
+    ) -> Result<CancelAnswer, TimelineError> {
+        let cancel = Cancel { id, revision, not_after };
+        self.calls.count(Verb::Cancel, self.durably(not_after, self.run_in_its_lane(shard, &cancel))).await
     }
 
     async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError> {

@@ -3,6 +3,7 @@
 use super::call::Call;
 use super::reply::Reply;
 use super::request::Request;
+use super::verbs::revision_bytes;
 use crate::clock::Timestamp;
 use crate::task::{Counts, Lane, TaskId};
 use crate::timeline::keys::Keys;
@@ -34,7 +35,7 @@ impl Request for MoveDue<'_> {
             .arg("id", self.id.as_str())
             .time("due", skip.map(|skip| skip.to))
             .time("expected", skip.map(|skip| skip.from))
-            .arg("revision", skip.map(|skip| skip.revision.bytes().to_vec()).unwrap_or_default())
+            .arg("revision", revision_bytes(skip.map(|skip| skip.revision)))
             .arg("counts", skip.map(|skip| Counts::pack(&skip.counts)).unwrap_or_default())
             .arg("wake", keys.wake())
             .lanes(lanes);

@@ -46,7 +46,13 @@ impl RedisTimeline {
                 Err(error) => matches!(error, TimelineError::Unconfirmed(_)),
             };
             tries += 1;
-            if !unconfirmed || tries >= MAX_CONFIRM_TRIES || self.clock.now().plus(LEAST_TIME) >= not_after {
+            // A second put would find the revision of the first.
+            let is_conditional = matches!(mode, PutMode::Match(_) | PutMode::Absent);
+            if !unconfirmed
+                || is_conditional
+                || tries >= MAX_CONFIRM_TRIES
+                || self.clock.now().plus(LEAST_TIME) >= not_after
+            {
                 return answer;
             }
         }
@@ -73,6 +79,10 @@ impl RedisTimeline {
             let (mut left, mut again) = (Vec::new(), false);
             for (&index, reply) in open.iter().zip(replies) {
                 match reply {
+                    // The first copy of this call may have written it.
+                    PutReply::Answer(answer) if is_repeated && answer.result == PutResult::Mismatch => {
+                        return Err(self.unknown(not_after).await);
+                    }
                     PutReply::Answer(answer) => {
                         written |= match answer.result {
                             PutResult::Created | PutResult::Replaced => true,
@@ -132,8 +142,10 @@ impl Request for PutRound<'_> {
 
     fn encode(&self, call: &mut Call, keys: &Keys, lanes: &[Lane]) {
         let mode = match self.mode {
-            PutMode::Put => "put",
-            PutMode::Post => "post",
+            PutMode::Put => b"put".to_vec(),
+            PutMode::Post => b"post".to_vec(),
+            PutMode::Match(revision) => [b"match".as_slice(), &revision.bytes()].concat(),
+            PutMode::Absent => b"match".to_vec(),
         };
         call.time("not_after", self.not_after).arg("mode", mode).arg("wake", keys.wake());
         call.arg("lanes", lanes.len()).lanes(lanes);
@@ -182,13 +194,15 @@ impl PutReply {
             Some(Code::Replaced) => PutResult::Replaced,
             Some(Code::Unchanged) => PutResult::Unchanged,
             Some(Code::KeyReused) => PutResult::KeyReused,
+            Some(Code::Mismatch) => PutResult::Mismatch,
             Some(Code::InFlight) => PutResult::InFlight,
             Some(Code::BadDue) => PutResult::BadDue,
             _ => return Err(broken(&format!("`{text}` for a task"))),
         };
         let (holds, in_flight) = (time()?, time()?);
         // For a refused task, callers expect the requested due.
-        let due = if result == PutResult::KeyReused { asked } else { holds.unwrap_or(asked) };
+        let due =
+            if matches!(result, PutResult::KeyReused | PutResult::Mismatch) { asked } else { holds.unwrap_or(asked) };
         Ok(PutReply::Answer(PutAnswer { result, due, in_flight, paused: paused.is_some() }))
     }
 }

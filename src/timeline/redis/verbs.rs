@@ -12,7 +12,8 @@ use crate::timeline::pauses::due_of_score;
 use crate::timeline::scripts::{self, Code, Script};
 use crate::timeline::{
     CancelAnswer, ClaimRequest, Claimed, DuePosition, Glance, GlanceRequest, LaneGlance, LanePause, MAX_BATCH,
-    MAX_CLAIM_BYTES, Occurrence, ReapRequest, Reaped, StoredTask, SuspectsRequest, TaskPause, TimelineError, Token,
+    MAX_CLAIM_BYTES, Occurrence, ReapRequest, Reaped, StoredTask, SuspectsRequest, TaskPause, TaskRevision,
+    TimelineError, Token,
 };
 
 /// Reads one task.
@@ -58,6 +59,7 @@ impl Request for Get<'_> {
 /// Removes a task.
 pub(super) struct Cancel<'a> {
     pub(super) id: &'a TaskId,
+    pub(super) revision: Option<TaskRevision>,
     pub(super) not_after: Timestamp,
 }
 
@@ -66,20 +68,24 @@ impl Request for Cancel<'_> {
 
     const SCRIPT: &'static Script = &scripts::CANCEL;
     const IS_FOR_USER: bool = true;
-    /// The first copy may have removed the task.
-    const UNSURE: &'static [Code] = &[Code::Unknown];
+    /// The first copy may have removed the task, and another may have been put since.
+    const UNSURE: &'static [Code] = &[Code::Unknown, Code::Mismatch];
 
     fn not_after(&self) -> Option<Timestamp> {
         Some(self.not_after)
     }
 
     fn encode(&self, call: &mut Call, _: &Keys, lanes: &[Lane]) {
-        call.time("not_after", self.not_after).arg("id", self.id.as_str()).lanes(lanes);
+        call.time("not_after", self.not_after)
+            .arg("id", self.id.as_str())
+            .arg("revision", revision_bytes(self.revision))
+            .lanes(lanes);
     }
 
     fn decode(&self, mut reply: Reply) -> Result<CancelAnswer, TimelineError> {
         match reply.code {
             Code::Unknown => Ok(CancelAnswer::Unknown),
+            Code::Mismatch => Ok(CancelAnswer::Mismatch),
             Code::Cancelled => Ok(CancelAnswer::Cancelled { handed_out: reply.fields().optional_time()? }),
             Code::InFlight => Ok(CancelAnswer::InFlight { due: reply.fields().time()? }),
             _ => Err(reply.unexpected()),
@@ -231,6 +237,11 @@ impl Request for GlanceRequest {
         let lanes = self.lanes.iter().map(|_| lane_glance(&mut reply, self.depth)).collect::<Result<_, _>>()?;
         Ok(Glance { lanes, known, dead })
     }
+}
+
+/// The bytes of a revision, empty for none.
+pub(super) fn revision_bytes(revision: Option<TaskRevision>) -> Vec<u8> {
+    revision.map(|revision| revision.bytes().to_vec()).unwrap_or_default()
 }
 
 /// The name of the only lane of a call.

@@ -114,6 +114,7 @@ impl Ledger {
         let named = match answer {
             CancelAnswer::Cancelled { handed_out } => handed_out,
             CancelAnswer::InFlight { due } => Some(due),
+            CancelAnswer::Mismatch => return broken("law 9: a cancel without a condition was refused"),
             CancelAnswer::Unknown => {
                 self.stands_or_ended(id, twin).map_err(|law| format!("law 9: 404, but {law}"))?;
                 None

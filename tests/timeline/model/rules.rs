@@ -292,7 +292,7 @@ impl Rules {
 
     /// A cancel that was sent at `sent`.
     pub(crate) fn cancel(self, twin: &mut Twin, now: u8, sent: u8, id: &TaskId) -> Result<CancelAnswer, TimelineError> {
-        twin.cancel(time(now), id, self.not_after(sent)).map(|reported| reported.answer)
+        twin.cancel(time(now), id, None, self.not_after(sent)).map(|reported| reported.answer)
     }
 
     /// A requeue that was sent at `sent`.

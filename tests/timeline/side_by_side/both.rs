@@ -18,7 +18,7 @@ use super::super::raw::Raw;
 use super::super::shared::connect;
 use super::super::stage::{self, LEASE, START, at, lane_named, ms, record};
 use super::rules::Tally;
-use super::steps::{Body, Due, Step};
+use super::steps::{Body, Due, Step, StepMode};
 use super::wakes::{Wakes, wake_text};
 use crate::support::redis::RedisServer;
 
@@ -149,7 +149,14 @@ impl Both {
                         self.not_in_rounds.extend(wakes());
                     }
                 }
-                let answers = both!(self, step, |timeline| timeline.put(shard, *mode, drafts.clone(), not_after));
+                let first = before.get(&drafts[0].id);
+                let mode = match mode {
+                    StepMode::Put => PutMode::Put,
+                    StepMode::Post => PutMode::Post,
+                    StepMode::Match(right) => PutMode::Match(revision_of(first.as_ref(), *right)),
+                    StepMode::Absent => PutMode::Absent,
+                };
+                let answers = both!(self, step, |timeline| timeline.put(shard, mode, drafts.clone(), not_after));
                 self.tally.put(&before, &drafts, &answers);
                 shard
             }
@@ -170,10 +177,12 @@ impl Both {
                 drop(both!(self, step, |timeline| timeline.put(shard, PutMode::Put, puts.clone(), now)));
                 shard
             }
-            Step::Cancel { id, late } => {
+            Step::Cancel { id, revision, late } => {
                 let ((id, shard), not_after) = (self.id(*id), self.not_after(*late));
+                let held = self.memory.twin(shard).get(&id);
+                let revision = revision.map(|right| revision_of(held.as_ref(), right));
                 let paused = self.memory.twin(shard).pauses.contains_key(&Member::from(&id));
-                let answer = both!(self, step, |timeline| timeline.cancel(shard, &id, not_after));
+                let answer = both!(self, step, |timeline| timeline.cancel(shard, &id, revision, not_after));
                 self.tally.cancel(paused, &answer);
                 shard
             }
@@ -338,6 +347,13 @@ impl Both {
         let why = format!("state after {step:?}:\n{twin}\nbut Redis:\n{redis}\n\ntwin {expected}\nRedis {found}");
         Err(TestCaseError::fail(why))
     }
+}
+
+/// The revision of a task, or another.
+fn revision_of(held: Option<&StoredTask>, right: bool) -> TaskRevision {
+    let revision = held.and_then(|held| Record::decode(&held.record).ok()).map(|record| TaskRevision::of(&record));
+    let revision = revision.unwrap_or(TaskRevision { created: START, number: 1 });
+    TaskRevision { number: revision.number + u32::from(!right), ..revision }
 }
 
 /// The skip of a task by this long. A wrong one has the due or the revision of another.

@@ -61,6 +61,10 @@ impl Tally {
                     self.met("put: in_flight for the key of a requeued one", requeued);
                 }
                 PutResult::KeyReused => self.met("put: key_reused", true),
+                PutResult::Mismatch => {
+                    self.met("put: mismatch, there is none", held.is_none());
+                    self.met("put: mismatch, there is one", held.is_some());
+                }
                 PutResult::BadDue => self.met("put: bad_due", true),
                 PutResult::Unconfirmed => {}
             }
@@ -76,6 +80,7 @@ impl Tally {
                 self.met("cancel: cancelled after it was handed out, which is named", handed_out.is_some());
             }
             Ok(CancelAnswer::InFlight { .. }) => self.met("cancel: in_flight", true),
+            Ok(CancelAnswer::Mismatch) => self.met("cancel: mismatch", true),
             Ok(CancelAnswer::Unknown) => self.met("cancel: unknown", true),
         }
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(super) const OFTEN_ENOUGH: u32 = 50;
 
 /// All rules, by verb.
-const RULES: [&str; 147] = [
+const RULES: [&str; 150] = [
     "put: created",
     "put: created anew while the cancelled one is in flight, which is named",
     "put: replaced",
@@ -30,10 +30,13 @@ const RULES: [&str; 147] = [
     "put: clears counts",
     "put: replaced and still paused",
     "put: unchanged and still paused",
+    "put: mismatch, there is none",
+    "put: mismatch, there is one",
     "put: late",
     "cancel: cancelled",
     "cancel: cancelled after it was handed out, which is named",
     "cancel: in_flight",
+    "cancel: mismatch",
     "cancel: unknown",
     "cancel: late",
     "get: held",

@@ -3,14 +3,24 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use punctual::clock::Timestamp;
-use punctual::timeline::{DeadCap, PutMode, RestOfClaim, TaskStatus};
+use punctual::timeline::{DeadCap, RestOfClaim, TaskStatus};
+
+/// How tasks are put.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StepMode {
+    Put,
+    Post,
+    /// Only if the first task has the revision that it has, or another.
+    Match(bool),
+    Absent,
+}
 
 /// One verb, with small numbers for its arguments.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Put {
         puts: Vec<(usize, Due, Body, usize, u8)>,
-        mode: PutMode,
+        mode: StepMode,
         late: bool,
     },
     /// Hundreds of tasks in one call, due in one millisecond or three per millisecond.
@@ -20,8 +30,10 @@ pub(crate) enum Step {
         spread: bool,
         count: usize,
     },
+    /// With a condition: that the task has the revision that it has, or another.
     Cancel {
         id: usize,
+        revision: Option<bool>,
         late: bool,
     },
     Get {
@@ -221,7 +233,15 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     let (id, lane) = (any_id, any_lane);
     let late = || prop::bool::weighted(0.08);
     let puts = prop::collection::vec((id(), any_due(), any_body(), lane(), 0..3_u8), 1..4);
-    let mode = select(vec![PutMode::Put, PutMode::Put, PutMode::Post]);
+    let mode = select(vec![
+        StepMode::Put,
+        StepMode::Put,
+        StepMode::Put,
+        StepMode::Post,
+        StepMode::Match(true),
+        StepMode::Match(false),
+        StepMode::Absent,
+    ]);
     use Kind::{Newest, Ordinary, Suspects, Unreadable};
     let kind = select(vec![Ordinary, Ordinary, Ordinary, Ordinary, Newest, Suspects, Suspects, Unreadable]);
     let after = prop::option::weighted(0.3, (any::<Index>(), any::<bool>()));
@@ -281,7 +301,8 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (puts, mode, late()).prop_map(|(puts, mode, late)| Step::Put { puts, mode, late }),
         1 => many.prop_map(|(id, due, spread, count)| Step::Many { id, due, spread, count }),
-        3 => (id(), late()).prop_map(|(id, late)| Step::Cancel { id, late }),
+        3 => (id(), prop::option::weighted(0.3, any::<bool>()), late())
+            .prop_map(|(id, revision, late)| Step::Cancel { id, revision, late }),
         1 => id().prop_map(|id| Step::Get { id }),
         8 => claim.prop_map(|(id, lane, max, max_bytes, kind, after, lease, late)| {
             Step::Claim { id, lane, max, max_bytes, kind, after, lease, late }

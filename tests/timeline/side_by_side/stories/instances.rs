@@ -1,8 +1,8 @@
 //! Stories of claims, leases and marks.
 
-use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
+use punctual::timeline::{DeadCap, RestOfClaim};
 
-use super::super::steps::{Body, Due, Kind, Order, Step, StepVerdict};
+use super::super::steps::{Body, Due, Kind, Order, Step, StepMode, StepVerdict};
 use super::{StoryArguments, claim, glance, put, reap, settle};
 
 /// An occurrence is marked as unreadable, with or without a count.
@@ -18,7 +18,7 @@ pub(super) fn unreadable(about: StoryArguments) -> Vec<Step> {
     let settle = |word| vec![claim(&about, Kind::Unreadable, 400), settle(vec![word], RestOfClaim::Back, false)];
     steps.extend(match about.count {
         0 => vec![put(id, Due::Now(3), about.body, lane)],
-        1 => vec![Step::Cancel { id, late: false }],
+        1 => vec![Step::Cancel { id, revision: None, late: false }],
         2 => vec![claim(&about, Kind::Unreadable, 3), Step::Advance(15_000), reap(&about)],
         3 => settle(StepVerdict::Unreadable),
         _ => settle(StepVerdict::Back(about.key.index(2) == 0)),
@@ -160,8 +160,8 @@ pub(super) fn too_late(about: StoryArguments) -> Vec<Step> {
         other => other,
     };
     vec![
-        Step::Put { puts: vec![(id, Due::Now(0), about.body, lane, 0)], mode: PutMode::Put, late: true },
-        Step::Cancel { id, late: true },
+        Step::Put { puts: vec![(id, Due::Now(0), about.body, lane, 0)], mode: StepMode::Put, late: true },
+        Step::Cancel { id, revision: None, late: true },
         claim(Kind::Ordinary),
         claim(Kind::Suspects),
         Step::Reap { id, lane, served: false, late: true },
@@ -221,7 +221,7 @@ pub(super) fn paused_empty_lane(about: StoryArguments) -> Vec<Step> {
     let not_served = Step::Reap { id, lane, served: false, late: false };
     vec![
         put(id, Due::Now(1000), about.body, lane),
-        Step::Cancel { id, late: false },
+        Step::Cancel { id, revision: None, late: false },
         Step::Advance(15_000),
         reap(&about),
         claim(&about, Kind::Ordinary, 400),

@@ -5,7 +5,7 @@ mod users;
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use punctual::timeline::{DeadCap, PutMode, RestOfClaim};
+use punctual::timeline::{DeadCap, RestOfClaim};
 
 use self::instances::{
     claims_from_both_ends, clock_steps, in_parts, lane_no_longer_served, late_glances, lost_record, paused_empty_lane,
@@ -15,7 +15,9 @@ use self::users::{
     browsed, cancelled_in_flight, counted, died_twice, discarded, handed_out, in_flight, listed, many, moved, paused,
     paused_after_a_publish, requeued, reset,
 };
-use super::steps::{Body, Due, Kind, Order, Step, StepVerdict, any_body, any_id, any_lane, any_step, any_word};
+use super::steps::{
+    Body, Due, Kind, Order, Step, StepMode, StepVerdict, any_body, any_id, any_lane, any_step, any_word,
+};
 
 /// Arguments of a story.
 #[derive(Clone, Debug)]
@@ -84,6 +86,8 @@ pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
         paused,
         paused,
         paused,
+        paused,
+        paused,
         paused_after_a_publish,
         moved,
         moved,
@@ -99,7 +103,7 @@ pub(crate) fn any_story() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn put(id: usize, due: Due, body: Body, lane: usize) -> Step {
-    Step::Put { puts: vec![(id, due, body, lane, 0)], mode: PutMode::Put, late: false }
+    Step::Put { puts: vec![(id, due, body, lane, 0)], mode: StepMode::Put, late: false }
 }
 
 fn claim(about: &StoryArguments, kind: Kind, max: usize) -> Step {

@@ -31,7 +31,7 @@ pub(super) fn cancelled_in_flight(about: StoryArguments) -> Vec<Step> {
     vec![
         put(id, Due::Now(0), about.body, lane),
         claim(&about, Kind::Ordinary, 400),
-        Step::Cancel { id, late: false },
+        Step::Cancel { id, revision: None, late: false },
         anew,
         Step::Advance(15_000),
         end,
@@ -43,7 +43,7 @@ pub(super) fn cancelled_in_flight(about: StoryArguments) -> Vec<Step> {
 pub(super) fn handed_out(about: StoryArguments) -> Vec<Step> {
     let (id, lane, body) = (about.id, about.lane, about.body);
     let last = match about.count {
-        0 | 5 => Step::Cancel { id, late: false },
+        0 | 5 => Step::Cancel { id, revision: None, late: false },
         1 => put(id, Due::Start(3), body, (lane + 1) % 3),
         _ => put(id, Due::Start(15_001), body, lane),
     };
@@ -127,7 +127,7 @@ pub(super) fn reset(about: StoryArguments) -> Vec<Step> {
         Step::Mark { id, count: Some(about.count), unreadable: about.flag },
         again(Due::Now(2)),
         again(Due::Now(9)),
-        if about.flag { Step::Cancel { id, late: false } } else { Step::Get { id } },
+        if about.flag { Step::Cancel { id, revision: None, late: false } } else { Step::Get { id } },
     ]
 }
 
@@ -139,7 +139,7 @@ pub(super) fn discarded(about: StoryArguments) -> Vec<Step> {
         claim(&about, Kind::Ordinary, 400),
         settle(vec![StepVerdict::Dead], RestOfClaim::Keep, false),
         Step::Discard { key, meant: about.flag.then_some(true), late },
-        Step::Cancel { id: about.id, late },
+        Step::Cancel { id: about.id, revision: None, late },
         Step::Discard { key, meant: Some(false), late },
         Step::Requeue { key, meant: Some(false), late },
     ]
@@ -199,7 +199,7 @@ pub(super) fn paused(about: StoryArguments) -> Vec<Step> {
         0 => vec![settle(about.detail.clone(), RestOfClaim::Back, false)],
         1 => vec![settle(vec![StepVerdict::Finished; 5], RestOfClaim::Back, false)],
         2 => vec![Step::Advance(15_000), reap(&about)],
-        3 => vec![Step::Cancel { id, late }, reap(&about)],
+        3 => vec![Step::Cancel { id, revision: None, late }, reap(&about)],
         4 => vec![settle(vec![StepVerdict::Next(500); 5], RestOfClaim::Back, false)],
         _ => vec![put(id, Due::Now(3), Body::At("c"), lane), Step::Get { id }, pause(true)],
     });
@@ -211,7 +211,7 @@ pub(super) fn paused(about: StoryArguments) -> Vec<Step> {
 pub(super) fn paused_after_a_publish(about: StoryArguments) -> Vec<Step> {
     let (id, late) = (about.id, false);
     vec![
-        Step::Cancel { id, late },
+        Step::Cancel { id, revision: None, late },
         Step::Pause { id, pause: true, late },
         put(id, Due::Start(-5), about.body, about.lane),
         claim(&about, Kind::Ordinary, 400),
@@ -228,12 +228,13 @@ pub(super) fn moved(about: StoryArguments) -> Vec<Step> {
     let trigger = |late| Step::Move { id, skip: None, late };
     let skip = |by, wrong| Step::Move { id, skip: Some((by, wrong)), late };
     let mut steps = vec![
-        Step::Cancel { id, late },
+        Step::Cancel { id, revision: None, late },
         trigger(false),
         put(id, Due::Now(5000), about.body, about.lane),
         trigger(true),
         skip(500, false),
         skip([1, 500, 5000][about.count as usize % 3], true),
+        Step::Cancel { id, revision: Some(false), late },
     ];
     if about.flag {
         steps.push(Step::Pause { id, pause: true, late });
