@@ -19,7 +19,9 @@ end
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
 end
-if pause_of_lane(KEYS[8], ARGV[11]) then
+-- Usually both are empty, which one call tells.
+local any = redis.call('EXISTS', crashes, KEYS[8]) > 0
+if any and pause_of_lane(KEYS[8], ARGV[11]) then
   return { micros, 'paused' }
 end
 
@@ -46,7 +48,7 @@ local function rows_of_one_moment()
 end
 
 -- The rows to take, and one more for the head. Without marks no row is left out; otherwise up to 1000 more are read.
-local watchful = redis.call('HLEN', crashes) > 0
+local watchful = any and redis.call('HLEN', crashes) > 0
 local window = max + (watchful and 1000 or 0)
 local rows = not newest_first and not rank and rows_of_one_moment() or due_rows(0, max + 1)
 local total

@@ -47,7 +47,9 @@ end
 -- read either if the named occurrences are the whole list of the claim, or its beginning. `behind` is the list of the
 -- claim after this settle.
 local number = string.match(entry, '^%S+')
-local unasked, behind = redis.call('HLEN', changes) == 0, ''
+-- Usually all three are empty, which one call tells.
+local any = redis.call('EXISTS', changes, crashes, KEYS[12]) > 0
+local unasked, behind = not any or redis.call('HLEN', changes) == 0, ''
 local whole = unasked and tonumber(number) == e + n + b
 if unasked and not whole then
   local upto = #number + 2 + #named
@@ -124,7 +126,7 @@ if not whole and behind == '' then
   behind = table.concat(left, ' ')
 end
 
-local any_mark, any_pause = redis.call('HLEN', crashes) > 0, redis.call('HLEN', KEYS[12]) > 0
+local any_mark, any_pause = any and redis.call('HLEN', crashes) > 0, any and redis.call('HLEN', KEYS[12]) > 0
 local writes_due = #nexts + #backs + #asked_for + #restored > 0
 local head = writes_due and head_of(due)
 if #ended > 0 then
