@@ -97,7 +97,21 @@ impl Entry {
         // Until it is answered, any due with its payload is accepted.
         let (any, some, must_below, may_below) = (dues == Dues::Untold, false, i64::MIN, i64::MAX);
         let (answered_at, behind, ran) = (i64::MAX, None, EndedBefore::No);
-        self.versions.push(Version { plan, lane, dues, any, some, must_below, may_below, answered_at, behind, ran });
+        let (added, removed) = (Vec::new(), Vec::new());
+        self.versions.push(Version {
+            plan,
+            lane,
+            dues,
+            any,
+            some,
+            must_below,
+            may_below,
+            answered_at,
+            behind,
+            ran,
+            added,
+            removed,
+        });
         self.op = Some(Op::new(Some(self.versions.len() - 1)));
         self.versions.len() - 1
     }
@@ -291,6 +305,14 @@ impl Entry {
                 self.versions[index].must_below = i64::MIN;
                 self.versions[index].some = false;
             }
+        }
+    }
+
+    /// Changes the version that exists, or has ended by itself.
+    pub(super) fn steer(&mut self, detail: &str, act: impl FnOnce(&mut Version)) {
+        self.history.push_str(detail);
+        if let (&[version], false) = (&self.standing[..], self.gone) {
+            act(&mut self.versions[version]);
         }
     }
 

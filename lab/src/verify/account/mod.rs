@@ -89,7 +89,7 @@ pub struct Tally {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Violation {
     /// The law: `lost`, `early`, `wrong_key`, `other_payload`, `settled_twice`, `cancelled_but_published`,
-    /// `wrong_destination`, `copied`, `dead`, `not_woken`, `left_over`, `wrong_answer`; of instances: `started`,
+    /// `wrong_destination`, `pause_not_held`, `copied`, `dead`, `not_woken`, `left_over`, `wrong_answer`; of instances: `started`,
     /// `ended`.
     pub law: &'static str,
     /// The idempotency key, or another subject.
@@ -123,6 +123,9 @@ pub struct Account {
 
 /// How long users wait for their last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(90);
+
+/// How often everything is resumed, while something is left.
+const RESUME_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long the timeline may stay unchanged before its content counts as left over.
 const STILL: Duration = Duration::from_secs(45);
@@ -174,6 +177,7 @@ impl Account {
     pub async fn close(self, faults: &[Fault]) -> Result<Verdict> {
         let (tasks, put_for) = (self.users.tasks(), self.opened.elapsed());
         self.users.leave(LAST_ANSWERS).await;
+        self.users.resume_all().await;
         self.settle().await?;
         let dead = self.rest.dead().await.context("reading the dead")?;
         let left = self.rest.left().await.context("reading what is left in the timeline")?;
@@ -197,6 +201,7 @@ impl Account {
     /// Waits until nothing is left in the timeline and the sink has no more messages, or neither changes any more.
     async fn settle(&self) -> Result<()> {
         let (begun, mut moved, mut before) = (Instant::now(), Instant::now(), None);
+        let mut resumed = Instant::now();
         let mut empty_since = None;
         loop {
             let left = self.rest.left().await;
@@ -217,6 +222,11 @@ impl Account {
                 let is_quiet = self.inlet.is_quiet(QUIET, moved);
                 anyhow::ensure!(is_quiet, "the sink does not say that it has no more messages");
                 return Ok(());
+            }
+            // A pause that was not answered may take effect late.
+            if resumed.elapsed() > RESUME_INTERVAL {
+                self.users.resume_all().await;
+                resumed = Instant::now();
             }
             tokio::time::sleep(Duration::from_millis(250)).await;
         }

@@ -506,3 +506,47 @@ fn a_slow_put_can_be_published_although_a_later_cancel_found_it_waiting() {
     cancel(60).is(&[]);
     cancel(40).is(&["cancelled_but_published a:1000000"]);
 }
+
+#[test]
+fn a_triggered_one_shot_has_the_due_of_its_trigger_alone() {
+    let triggered = |handed_out| {
+        let mut scenario = Scenario::new();
+        scenario.at("a", D + 900);
+        scenario.entry("a").steer("; triggered", |version| version.triggered(D + 100, handed_out));
+        scenario
+    };
+    assert_eq!(triggered(None).saw("a", D + 100, 0).broken(), [""; 0]);
+    assert_eq!(triggered(None).broken(), ["lost a:1000100"]);
+    assert_eq!(
+        triggered(None).saw("a", D + 100, 0).saw("a", D + 900, 0).broken(),
+        ["wrong_key a:1000900"],
+        "its former due"
+    );
+    assert_eq!(triggered(Some(D + 900)).saw("a", D + 100, 0).saw("a", D + 900, 0).broken(), [""; 0]);
+    // It is unknown whether it was triggered: it comes at one due or another.
+    let mut unsure = Scenario::new();
+    unsure.at("a", D + 900).entry("a").steer("; unsure", |version| version.perhaps_triggered());
+    assert_eq!(unsure.broken(), ["lost a"]);
+    let mut unsure = Scenario::new();
+    unsure.at("a", D + 900).entry("a").steer("; unsure", |version| version.perhaps_triggered());
+    assert_eq!(unsure.saw("a", D + 123, 0).broken(), [""; 0]);
+}
+
+#[test]
+fn a_trigger_of_a_series_comes_in_place_of_its_last_and_a_skipped_due_does_not_come() {
+    let steered = || {
+        let mut scenario = Scenario::new();
+        scenario.series("a");
+        scenario.entry("a").steer("; steered", |version| {
+            version.triggered(D + 50, None);
+            version.skipped(D + 200, false);
+        });
+        for due in [D, D + 50, D + 100, D + 300, D + 400] {
+            scenario.saw("a", due, 0);
+        }
+        scenario
+    };
+    assert_eq!(steered().broken(), [""; 0]);
+    assert_eq!(steered().saw("a", D + 200, 0).broken(), ["wrong_key a:1000200"], "it was skipped");
+    assert_eq!(steered().saw("a", D + 500, 0).broken(), ["wrong_key a:1000500"], "the trigger counts");
+}

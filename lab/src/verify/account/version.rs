@@ -46,6 +46,10 @@ pub(super) struct Version {
     pub(super) behind: Option<i64>,
     /// Whether it was put more than once.
     pub(super) ran: EndedBefore,
+    /// Dues that a trigger made.
+    pub(super) added: Vec<i64>,
+    /// Dues that were skipped, and whether each may still be published.
+    pub(super) removed: Vec<(i64, bool)>,
 }
 
 /// Whether a version had ended before it was put again; a later change does not affect its occurrences then.
@@ -64,16 +68,33 @@ impl Version {
 
     /// Whether this due is one of its own, withdrawn or not.
     pub(super) fn names(&self, due: i64) -> bool {
+        let scheduled = match self.dues {
+            Dues::Untold => false,
+            Dues::One(one) => one == due,
+            Dues::Series { first, step, last } => (first..=last).contains(&due) && (due - first) % step == 0,
+        };
         self.any
-            || match self.dues {
-                Dues::Untold => false,
-                Dues::One(one) => one == due,
-                Dues::Series { first, step, last } => (first..=last).contains(&due) && (due - first) % step == 0,
-            }
+            || self.added.contains(&due)
+            || self.removed.contains(&(due, true))
+            || scheduled && !self.removed.contains(&(due, false))
     }
 
-    /// All its dues.
+    /// All its dues but those that were skipped, the earliest first.
     pub(super) fn dues(&self) -> impl Iterator<Item = i64> + use<> {
+        let removed: Vec<i64> = self.removed.iter().map(|(due, _)| *due).collect();
+        let mut added = self.added.clone();
+        added.sort_unstable();
+        let mut scheduled = self.scheduled().filter(move |due| !removed.contains(due)).peekable();
+        let mut added = added.into_iter().peekable();
+        std::iter::from_fn(move || match (scheduled.peek(), added.peek()) {
+            (Some(one), Some(other)) if other < one => added.next(),
+            (None, _) => added.next(),
+            _ => scheduled.next(),
+        })
+    }
+
+    /// The dues of its schedule.
+    fn scheduled(&self) -> impl Iterator<Item = i64> + use<> {
         let (first, step, last) = match self.dues {
             Dues::Untold => (1, 1, 0),
             Dues::One(due) => (due, 1, due),
@@ -91,6 +112,33 @@ impl Version {
     /// Whether it is a series that was cut short.
     pub(super) fn is_cut(&self) -> bool {
         matches!(self.dues, Dues::Series { last, .. } if self.must_below <= last)
+    }
+
+    /// A trigger was answered with this due. `handed_out` is the due that it had, if that may still be published.
+    pub(super) fn triggered(&mut self, due: i64, handed_out: Option<i64>) {
+        self.added.push(due);
+        match &mut self.dues {
+            // It is due once.
+            Dues::One(one) => self.removed.push((*one, handed_out == Some(*one))),
+            // A trigger counts for the limit.
+            Dues::Series { last, step, .. } => *last -= *step,
+            Dues::Untold => {}
+        }
+    }
+
+    /// It is unknown whether a trigger took effect.
+    pub(super) fn perhaps_triggered(&mut self) {
+        self.any = true;
+        match self.dues {
+            // At one time or another it is published.
+            Dues::One(_) | Dues::Untold => (self.some, self.must_below) = (true, i64::MIN),
+            Dues::Series { step, last, .. } => self.must_below = self.must_below.min(last + 1 - step),
+        }
+    }
+
+    /// A skip was answered: this due, or perhaps this due, is not published.
+    pub(super) fn skipped(&mut self, due: i64, may_come: bool) {
+        self.removed.push((due, may_come));
     }
 
     pub(super) fn cut(&mut self, must_below: i64, may_below: i64) {

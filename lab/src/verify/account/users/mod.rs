@@ -1,8 +1,9 @@
-//! Users: what they put, replace, cancel and get, and when. The seed determines every choice, but not the answers of
+//! Users: what they put, replace, cancel, get and steer, and when. The seed determines every choice, but not the answers of
 //! the instances and the requests that follow from those.
 
 mod acts;
 mod batches;
+mod steering;
 mod stories;
 
 use std::collections::BTreeMap;
@@ -80,6 +81,9 @@ impl Users {
     pub(super) fn begin(self: &Arc<Users>) {
         self.open.spawn(Arc::clone(self).come());
         self.open.spawn(Arc::clone(self).probe());
+        if self.load.races {
+            self.open.spawn(Arc::clone(self).pause_a_lane());
+        }
     }
 
     /// Stops putting; returns when everything is answered, or `limit` has passed.
@@ -144,6 +148,9 @@ impl Users {
             0..6 => self.open.spawn(users.series(own)),
             6..14 => self.open.spawn(users.post(own)),
             14..24 => self.open.spawn(users.reset(own)),
+            24..32 if self.load.races => self.open.spawn(users.paused(own)),
+            32..38 if self.load.races => self.open.spawn(users.triggered(own)),
+            38..42 if self.load.races => self.open.spawn(users.skipped(own)),
             _ => self.open.spawn(users.one_shot(own)),
         };
     }
