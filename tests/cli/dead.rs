@@ -82,11 +82,13 @@ fn a_requeued_occurrence_is_published_under_its_key() {
     assert_eq!((rest.code, rest.out.as_str()), (Some(0), "{\"in_flight\":0,\"requeued\":2}\n"), "{}", rest.err);
     wait_for(&server.log(), &format!("\"key\":\"{}\"", key(3)));
     assert!(list(&url).is_empty());
+    let audit = super::log(&server);
+    assert!(audit.contains("dead occurrence requeued") && audit.contains("dead occurrences changed"), "{audit}");
 }
 
 #[test]
 fn a_discarded_occurrence_is_gone_and_cannot_be_discarded_again() {
-    let (_server, url) = with_dead(3);
+    let (server, url) = with_dead(3);
     let one = run(&["dead", "discard", &key(0), "--url", &url, "--json"]);
     assert_eq!(one.code, Some(0), "{}", one.err);
     assert_eq!(serde_json::from_str::<Value>(&one.out).unwrap()["result"], "discarded");
@@ -101,6 +103,8 @@ fn a_discarded_occurrence_is_gone_and_cannot_be_discarded_again() {
     let all = run(&["dead", "discard", "--all", "--yes", "--url", &url]);
     assert_eq!((all.code, all.out.as_str()), (Some(0), "discarded 2\n"));
     assert!(list(&url).is_empty());
+    let audit = super::log(&server);
+    assert!(audit.contains("dead occurrence discarded") && audit.contains("dead occurrences changed"), "{audit}");
 }
 
 #[test]

@@ -38,6 +38,19 @@ pub enum TaskAction {
     Count,
 }
 
+/// A bulk request.
+#[derive(Clone, Copy, Debug)]
+pub struct TasksChange<'a> {
+    /// What it does.
+    pub action: &'a TaskAction,
+    /// Which tasks.
+    pub filter: &'a TaskFilter,
+    /// The lane that was asked for, for the log.
+    pub lane: Option<&'a Lane>,
+    /// Who asks.
+    pub by: Option<&'a str>,
+}
+
 /// Result of a bulk request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TasksResult {
@@ -77,22 +90,19 @@ impl TaskAction {
 }
 
 impl Intake {
-    /// Does this to all tasks of the lanes that `may_change` allows and that match, from `position` on. Begins no further
-    /// page once half of `deadline` has passed, so that each request makes progress; no call takes longer than `deadline`.
-    ///
-    /// `by` is who asks.
+    /// Changes all tasks of the lanes that `may_change` allows and that match, from `position` on. Begins no further page
+    /// once half of `deadline` has passed, so that each request makes progress; no call takes longer than `deadline`.
     ///
     /// # Errors
     /// [`ListError`]. Some tasks may have been changed; the request may be repeated.
     pub async fn change_tasks(
         &self,
-        action: &TaskAction,
+        change: TasksChange<'_>,
         may_change: impl Fn(&Lane) -> bool,
-        filter: &TaskFilter,
         mut position: Option<ListPosition>,
-        by: Option<&str>,
         deadline: Duration,
     ) -> Result<TasksResult, ListError> {
+        let TasksChange { action, filter, by, .. } = change;
         let (begun, patience) = (Instant::now(), deadline / 2);
         let mut result = TasksResult::default();
         let end = loop {
@@ -111,7 +121,7 @@ impl Intake {
             }
         };
         if *action != TaskAction::Count && result.done + result.in_flight > 0 {
-            log(action, filter, by, &result, end.as_ref().err());
+            log(change, &result, end.as_ref().err());
         }
         end.map(|next| TasksResult { next, ..result })
     }
@@ -196,8 +206,24 @@ impl Intake {
     }
 }
 
-fn log(action: &TaskAction, filter: &TaskFilter, by: Option<&str>, result: &TasksResult, error: Option<&ListError>) {
-    let TasksResult { done, in_flight, unchanged, gone, .. } = result;
-    let (by, action, error) = (by.unwrap_or("-"), action.as_str(), error.map(ToString::to_string));
-    info!(target: "punctual::audit", by, action, ?filter, done, in_flight, unchanged, gone, error, "tasks changed");
+fn log(change: TasksChange<'_>, result: &TasksResult, error: Option<&ListError>) {
+    let TaskFilter { status, prefix, contains, due_from, due_to } = change.filter;
+    let given = |text: &'_ str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    info!(
+        target: "punctual::audit",
+        action = change.action.as_str(),
+        by = change.by.unwrap_or("-"),
+        lane = change.lane.map(Lane::as_str),
+        status = status.map(|status| status.as_str()),
+        prefix = given(prefix),
+        contains = given(contains),
+        due_from = due_from.map(|due| due.to_string()),
+        due_to = due_to.map(|due| due.to_string()),
+        done = result.done,
+        in_flight = result.in_flight,
+        unchanged = result.unchanged,
+        gone = result.gone,
+        error = error.map(ToString::to_string),
+        "tasks changed"
+    );
 }

@@ -6,6 +6,6 @@ mod bulk;
 mod moves;
 mod pauses;
 
-pub use bulk::{TaskAction, TasksResult};
+pub use bulk::{TaskAction, TasksChange, TasksResult};
 pub use moves::{SkipError, Skipped};
 pub use pauses::SteerError;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
+use tracing::info;
 
 use super::views::{DiscardedView, RequeuedView};
 use super::{check_lane, cursor_text, filter_for, parse_cursor, reasons};
@@ -15,6 +16,7 @@ use crate::http::openapi::{BODY, TIMELINE};
 use crate::http::problem::Problem;
 use crate::http::server::body;
 use crate::http::{Api, openapi, query};
+use crate::task::Lane;
 use crate::task::spec::{self, BulkRequest, Fault};
 use crate::timeline::DeadFilter;
 
@@ -52,6 +54,7 @@ pub(in crate::http) async fn requeue(
     }
     let result = api.intake.requeue_all(&bulk.filter, bulk.from.clone(), api.limits.timeline_timeout).await?;
     bulk.check_lane(&api, &caller, &result)?;
+    bulk.log("requeue", &caller, &result);
     api.metrics.requeue("requeued", result.done);
     api.metrics.requeue("in_flight", result.in_flight);
     api.metrics.requeue("unserved", result.unserved);
@@ -96,6 +99,7 @@ pub(in crate::http) async fn discard(
     }
     let result = api.intake.discard_all(&bulk.filter, bulk.from.clone(), api.limits.timeline_timeout).await?;
     bulk.check_lane(&api, &caller, &result)?;
+    bulk.log("discard", &caller, &result);
     api.metrics.discard("discarded", result.done);
     let next_cursor = result.next.as_ref().map(position_text);
     let view = DiscardedView { matched: None, discarded: result.done, more: next_cursor.is_some(), next_cursor };
@@ -116,6 +120,20 @@ impl Bulk {
         let result = api.intake.count_dead(&self.filter, self.from.clone(), api.limits.timeline_timeout).await?;
         self.check_lane(api, caller, &result)?;
         Ok((result.done, result.next.as_ref().map(position_text)))
+    }
+
+    /// Logs what a request has changed.
+    fn log(&self, action: &'static str, caller: &Caller, result: &BulkResult) {
+        if result.done == 0 {
+            return;
+        }
+        let by = caller.name().unwrap_or("-");
+        let DeadFilter { lane, prefix, reason, from, to } = &self.filter;
+        let (lane, reason) = (lane.as_ref().map(Lane::as_str), reason.as_deref());
+        let (from, to) = (from.map(|from| from.to_string()), to.map(|to| to.to_string()));
+        let prefix = Some(prefix.as_str()).filter(|prefix| !prefix.is_empty());
+        let BulkResult { done, in_flight, .. } = result;
+        info!(target: "punctual::audit", action, by, lane, prefix, reason, from, to, done, in_flight, "dead occurrences changed");
     }
 
     /// If nothing matches, the name of the lane may be mistyped.

@@ -10,6 +10,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use tracing::info;
 use utoipa::IntoParams;
 
 use self::views::{DeadListView, DeadView, DoneView, WholeDeadView, whole_view};
@@ -158,6 +159,8 @@ pub(super) async fn discard(
         return Err(unknown(&key));
     }
     api.metrics.discard("discarded", 1);
+    let by = caller.name().unwrap_or("-");
+    info!(target: "punctual::audit", %key, by, "dead occurrence discarded");
     Ok(Json(DoneView { key: key.to_string(), result: "discarded" }).into_response())
 }
 
@@ -189,6 +192,8 @@ pub(super) async fn requeue(
     match requeued.map_err(|error| not_requeued(&api, &caller, error))? {
         RequeueAnswer::Requeued => {
             api.metrics.requeue("requeued", 1);
+            let by = caller.name().unwrap_or("-");
+            info!(target: "punctual::audit", %key, by, "dead occurrence requeued");
             Ok(Json(DoneView { key: key.to_string(), result: "requeued" }).into_response())
         }
         RequeueAnswer::InFlight => {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::list::{filter_for, list_error, position_from, position_text, statuses};
-use crate::engine::steering::{TaskAction, TasksResult};
+use crate::engine::steering::{TaskAction, TasksChange, TasksResult};
 use crate::http::Api;
 use crate::http::caller::Caller;
 use crate::http::openapi::bulk::{TasksCancelSchema, TasksPauseSchema, TasksResumeSchema};
@@ -142,8 +142,8 @@ async fn answer(
     let result = match filter_for(caller, query) {
         Some(filter) => {
             let action = if dry_run { &TaskAction::Count } else { &action };
-            let deadline = api.limits.timeline_timeout;
-            let changed = api.intake.change_tasks(action, may_change, &filter, position, caller.name(), deadline);
+            let change = TasksChange { action, filter: &filter, lane: lane.as_ref(), by: caller.name() };
+            let changed = api.intake.change_tasks(change, may_change, position, api.limits.timeline_timeout);
             changed.await.map_err(list_error)?
         }
         // No id has both beginnings.
