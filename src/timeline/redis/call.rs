@@ -2,7 +2,8 @@
 //! written.
 //!
 //! Calls for users ([`Call::again`]) wait for a connection that is being replaced. If the connection ends before the
-//! reply, they are sent again on the next one while their `not_after` allows it.
+//! reply, they are sent again on the next one while their `not_after` allows it; not a trigger, whose second copy would
+//! publish a second message.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -63,6 +64,8 @@ pub(super) struct Call {
     script: &'static Script,
     command: Cmd,
     again: bool,
+    /// Whether it is sent again if the connection ends.
+    repeats: bool,
     /// Number of named arguments so far.
     named: usize,
 }
@@ -75,15 +78,15 @@ impl Call {
         let mut command = redis::cmd("EVALSHA");
         command.arg(SHAS[&script.verb].as_str()).arg(keys.len() + 1).arg(keys);
         command.arg(shard.nothing());
-        let mut call = Call { script, command, again: false, named: 0 };
+        let mut call = Call { script, command, again: false, repeats: false, named: 0 };
         call.arg("now", time.argument());
         call
     }
 
-    /// Lets the call wait for a connection, and sends it again if the connection ends. The reply then says that an
-    /// earlier copy may have run ([`Reply::is_repeated`]).
-    pub(super) fn again(mut self) -> Call {
-        self.again = true;
+    /// Lets the call wait for a connection, and with `repeats` sends it again if the connection ends. The reply then says
+    /// that an earlier copy may have run ([`Reply::is_repeated`]).
+    pub(super) fn again(mut self, repeats: bool) -> Call {
+        (self.again, self.repeats) = (true, repeats);
         self
     }
 
@@ -169,7 +172,7 @@ impl RedisTimeline {
                     }
                     TimelineError::Late
                 }
-                Err(CallError::Ended(reason)) if call.again && sends < MAX_SENDS && Instant::now() < last_send => {
+                Err(CallError::Ended(reason)) if call.repeats && sends < MAX_SENDS && Instant::now() < last_send => {
                     lost = Some(reason);
                     continue;
                 }

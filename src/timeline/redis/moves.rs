@@ -25,6 +25,11 @@ impl Request for MoveDue<'_> {
     /// The first copy may have moved the task, which may have been claimed and have ended since.
     const UNSURE: &'static [Code] = &[Code::Unchanged, Code::InFlight, Code::Mismatch, Code::Unknown];
 
+    /// A second trigger would publish a second message.
+    fn may_be_repeated(&self) -> bool {
+        matches!(self.request, MoveRequest::Skip(_))
+    }
+
     fn not_after(&self) -> Option<Timestamp> {
         Some(self.not_after)
     }

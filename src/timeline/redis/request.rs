@@ -25,6 +25,11 @@ pub(super) trait Request {
     /// Whether a user waits for the answer. The call then waits for a connection, and is sent again if that ends.
     const IS_FOR_USER: bool = false;
 
+    /// Whether such a call may be sent twice: a second copy then changes nothing that the first one has not changed.
+    fn may_be_repeated(&self) -> bool {
+        true
+    }
+
     /// Replies to a repeated call that do not tell what the first copy did.
     const UNSURE: &'static [Code] = &[];
 
@@ -75,7 +80,7 @@ impl RedisTimeline {
         let keys = self.keys(shard)?;
         let mut call = Call::new(R::SCRIPT, &self.time, keys, lanes);
         if R::IS_FOR_USER {
-            call = call.again();
+            call = call.again(request.may_be_repeated());
         }
         request.encode(&mut call, keys, lanes);
         let reply = self.call(call, request.not_after()).await?;

@@ -539,7 +539,7 @@ fn a_trigger_of_a_series_comes_in_place_of_its_last_and_a_skipped_due_does_not_c
         scenario.series("a");
         scenario.entry("a").steer("; steered", |version| {
             version.triggered(D + 50, None);
-            version.skipped(D + 200, false);
+            version.skipped(D + 200, false, D + 300);
         });
         for due in [D, D + 50, D + 100, D + 300, D + 400] {
             scenario.saw("a", due, 0);
@@ -549,4 +549,24 @@ fn a_trigger_of_a_series_comes_in_place_of_its_last_and_a_skipped_due_does_not_c
     assert_eq!(steered().broken(), [""; 0]);
     assert_eq!(steered().saw("a", D + 200, 0).broken(), ["wrong_key a:1000200"], "it was skipped");
     assert_eq!(steered().saw("a", D + 500, 0).broken(), ["wrong_key a:1000500"], "the trigger counts");
+}
+
+#[test]
+fn a_late_skip_takes_what_came_due_meanwhile_and_counts_once() {
+    let skipped = || {
+        let mut scenario = Scenario::new();
+        scenario.series("a");
+        scenario.entry("a").steer("; skipped", |version| version.skipped(D + 100, false, D + 300));
+        for due in [D, D + 300, D + 400, D + 500] {
+            scenario.saw("a", due, 0);
+        }
+        scenario
+    };
+    assert_eq!(skipped().broken(), ["lost a:1000600"], "the limit allows one more");
+    assert_eq!(skipped().saw("a", D + 600, 0).broken(), [""; 0]);
+    assert_eq!(skipped().saw("a", D + 600, 0).saw("a", D + 200, 0).broken(), ["wrong_key a:1000200"]);
+    // It is unknown whether the skip took effect.
+    let mut unsure = Scenario::new();
+    unsure.series("a").entry("a").steer("; unsure", |version| version.perhaps_skipped(D + 100, D + 150));
+    assert_eq!(unsure.saw("a", D, 0).saw("a", D + 300, 0).broken(), [""; 0]);
 }

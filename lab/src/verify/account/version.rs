@@ -136,9 +136,21 @@ impl Version {
         }
     }
 
-    /// A skip was answered: this due, or perhaps this due, is not published.
-    pub(super) fn skipped(&mut self, due: i64, may_come: bool) {
-        self.removed.push((due, may_come));
+    /// A skip was answered: this due is not published, unless it was handed out before, and the next one is `next`. What
+    /// came due in between was skipped with it, and counts as one for the limit.
+    pub(super) fn skipped(&mut self, due: i64, handed_out: bool, next: i64) {
+        let Dues::Series { step, last, .. } = &mut self.dues else { return };
+        let skipped = (next - due) / *step;
+        *last += *step * (skipped - 1);
+        let step = *step;
+        self.removed.extend((0..skipped).map(|n| (due + n * step, handed_out && n == 0)));
+    }
+
+    /// It is unknown whether a skip took effect, at `at` or before.
+    pub(super) fn perhaps_skipped(&mut self, due: i64, at: i64) {
+        let Dues::Series { step, .. } = self.dues else { return };
+        self.removed.extend((0..).map(|n| due + n * step).take_while(|due| *due <= at + step).map(|due| (due, true)));
+        (self.any, self.must_below) = (true, self.must_below.min(due));
     }
 
     pub(super) fn cut(&mut self, must_below: i64, may_below: i64) {

@@ -22,6 +22,9 @@ use crate::verify::account::version::Plan;
 /// How long a pause lasts at most, in ms. It is shorter than the grace of instances, so that nothing is passed over.
 const LONGEST_PAUSE_MS: u64 = 2500;
 
+/// How long after it was given up a skip may take effect.
+const LATE_SKIP_MS: i64 = 60_000;
+
 /// The pause between two pauses of a lane.
 const LANE_PAUSE_INTERVAL: Duration = Duration::from_secs(7);
 
@@ -64,8 +67,15 @@ impl Users {
         let has_ended = paused.status == 404;
         tokio::time::sleep(Duration::from_millis(random.random_range(100..LONGEST_PAUSE_MS))).await;
         if random.random_bool(0.3) && !has_ended && self.goes_on(&id) {
+            let before = self.history(&id).len();
             let answer = self.cancel(&id, false).await;
-            if rests && matches!(answer, Some(answer) if answer != (DefiniteAnswer::Cancelled { handed_out: None })) {
+            // A first copy without a definite answer may have removed it.
+            let unsure = self
+                .history(&id)
+                .get(before..)
+                .is_none_or(|since| since.contains("; 503") || since.contains("; no answer"));
+            let removed = answer == Some(DefiniteAnswer::Cancelled { handed_out: None });
+            if rests && !unsure && answer.is_some() && !removed {
                 self.broken_pause(&id, &format!("{paused:?}, then the cancel was answered {answer:?}"));
             }
             self.count("cancel a paused task", if rests { "at rest" } else { "perhaps in flight" });
@@ -73,7 +83,8 @@ impl Users {
         }
         if !has_ended && let Some(resumed) = self.steer(&id, "resume", "{}").await {
             let same = resumed.status == 200 && resumed.due() == paused.due() && resumed.view["in_flight"].is_null();
-            if rests && !same {
+            // A first copy that was answered 503 may have resumed it, and then it was published.
+            if rests && !resumed.unsure && !same {
                 self.broken_pause(&id, &format!("{paused:?}, then {resumed:?}"));
             }
         }
@@ -125,22 +136,18 @@ impl Users {
         if self.goes_on(&id) {
             let body = format!(r#"{{"due":"{}"}}"#, super::acts::rfc3339(which));
             let skipped = self.steer(&id, "skip", &body).await;
-            let detail = format!("; skip {which}: {skipped:?}");
+            let (detail, at) = (format!("; skip {which}: {skipped:?}"), self.clock.at_latest());
             self.with(&id, |entry| {
                 entry.steer(&detail, |version| match &skipped {
-                    Some(skipped) if skipped.result() == "skipped" && !skipped.unsure => {
-                        version.skipped(which, !skipped.view["in_flight"].is_null());
-                        if skipped.due() != Some(which + step) {
-                            // It was late, and what came due meanwhile was skipped with it.
-                            (version.any, version.must_below) = (true, which);
-                        }
+                    Some(skipped) if skipped.unsure => version.perhaps_skipped(which, at),
+                    Some(skipped) if skipped.result() == "skipped" => {
+                        let handed_out = !skipped.view["in_flight"].is_null();
+                        version.skipped(which, handed_out, skipped.due().unwrap_or(which + step));
                     }
                     // It is not the next one, or in flight: nothing was skipped.
-                    Some(skipped) if !skipped.unsure => {}
-                    _ => {
-                        version.skipped(which, true);
-                        (version.any, version.must_below) = (true, which);
-                    }
+                    Some(_) => {}
+                    // It may take effect at any later time, but it names its due.
+                    None => version.perhaps_skipped(which, at + LATE_SKIP_MS),
                 });
             });
         }
@@ -192,9 +199,12 @@ impl Users {
     }
 
     fn broken_pause(&self, id: &str, detail: &str) {
-        let mut ledger = self.ledger();
-        let history = ledger.entry(id).map_or_else(String::new, |entry| entry.history.clone());
-        ledger.violations.add("pause_not_held", id, format!("{detail}; {history}"));
+        let history = self.history(id);
+        self.ledger().violations.add("pause_not_held", id, format!("{detail}; {history}"));
+    }
+
+    fn history(&self, id: &str) -> String {
+        self.ledger().entry(id).map_or_else(String::new, |entry| entry.history.clone())
     }
 
     /// Sends a request about a task until it has a definite answer; `None` if there is none.
