@@ -167,7 +167,9 @@ pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bo
         return failure;
     }
     let problem = problem(answer);
-    client.refused(answer.status, doing, &format!("{}{}", problem.detail, faults(&problem.errors)))
+    // Only a task in flight is free again in a moment.
+    let status = if ["last", "not_next"].contains(&problem.code.as_str()) { 422 } else { answer.status };
+    client.refused(status, doing, &format!("{}{}", problem.detail, faults(&problem.errors)))
 }
 
 /// What an answer with an error status says; nothing if it is not from an instance.

@@ -162,7 +162,8 @@ async fn run(act: TaskAct, arguments: &TasksArguments, more: Map<String, Value>)
             }
             true => return say(&sample(&found)),
             false if found.matched > 0 => confirm("tasks", act.done(), found.matched)?,
-            false => {}
+            // What was put since was not counted.
+            false => return show(act, arguments, &Sums::default()),
         }
     }
     show(act, arguments, &all(act, &caller, body, false).await?)

@@ -4,13 +4,14 @@
 //! the position to continue from. A task counts once, with what happened to it. A request may be repeated as a whole: then
 //! what was done before counts as gone or unchanged.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 use tokio::time::Instant;
 use tracing::info;
 
-use crate::engine::intake::Intake;
+use crate::engine::intake::{GetError, Intake};
 use crate::engine::list::{ListError, ListPosition};
 use crate::engine::steering::SkipError;
 use crate::task::{Lane, Shard, TaskId};
@@ -141,18 +142,30 @@ impl Intake {
             result.sample.extend(ids.into_iter().take(missing));
             return Ok(());
         }
-        let calls = stream::iter(ids).map(|id| async move { self.change(action, &id, by, deadline).await });
+        // After one failure the others would only wait for their timeouts.
+        let stopped = AtomicBool::new(false);
+        let stopped = &stopped;
+        let calls = stream::iter(ids).map(|id| async move {
+            if stopped.load(Ordering::Relaxed) {
+                return None;
+            }
+            let end = self.change(action, &id, by, deadline).await;
+            stopped.fetch_or(end.is_err(), Ordering::Relaxed);
+            Some(end)
+        });
         let mut calls = calls.buffer_unordered(MAX_CONCURRENT);
         let mut failed = None;
         while let Some(end) = calls.next().await {
+            let Some(end) = end else { continue };
             match end {
                 Ok(TaskEnd::Done) => result.done += 1,
                 Ok(TaskEnd::InFlight) => result.in_flight += 1,
                 Ok(TaskEnd::Unchanged) => result.unchanged += 1,
                 Ok(TaskEnd::Gone) => result.gone += 1,
+                // The calls that have begun are awaited: they may take effect, and nothing does after the answer.
                 Err(error) => {
-                    failed = Some(error);
-                    break;
+                    failed.get_or_insert(error);
+                    continue;
                 }
             }
             result.matched += 1;
@@ -200,7 +213,7 @@ impl Intake {
     /// As [`skip_missed`](Intake::skip_missed); what this version cannot read keeps what it missed.
     async fn skip_missed_or_not(&self, id: &TaskId, by: Option<&str>, deadline: Duration) -> Result<(), TimelineError> {
         match self.skip_missed(id, by, deadline).await {
-            Err(SkipError::Timeline(error)) => Err(error),
+            Err(SkipError::Timeline(error) | SkipError::Get(GetError::Timeline(error))) => Err(error),
             _ => Ok(()),
         }
     }
@@ -219,6 +232,7 @@ fn log(change: TasksChange<'_>, result: &TasksResult, error: Option<&ListError>)
         contains = given(contains),
         due_from = due_from.map(|due| due.to_string()),
         due_to = due_to.map(|due| due.to_string()),
+        note = if let TaskAction::Pause(about) = change.action { given(&about.note) } else { None },
         done = result.done,
         in_flight = result.in_flight,
         unchanged = result.unchanged,

@@ -17,6 +17,7 @@ use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
+use tracing::info;
 use utoipa::IntoParams;
 
 use self::conditions::{CancelCondition, PutConditions};
@@ -187,6 +188,8 @@ pub(super) async fn cancel(
         }
     };
     api.metrics.cancel(view.result);
+    let by = caller.name().unwrap_or("-");
+    info!(target: "punctual::audit", task = %id, by, in_flight = view.key, "task cancelled");
     Ok(axum::Json(view).into_response())
 }
 
