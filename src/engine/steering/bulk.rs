@@ -1,8 +1,9 @@
 //! Cancels, pauses, resumes or counts all tasks that match a filter.
 //!
 //! It goes through the list of tasks, page by page. Every request has a time limit; if some are left, the answer contains
-//! the position to continue from. A task counts once, with what happened to it. A request may be repeated as a whole: then
-//! what was done before counts as gone or unchanged.
+//! the position to continue from. A task counts with what happened to it; the list may have it twice while many are removed,
+//! and then it counts again as gone. A request may be repeated as a whole: then what was done before counts as gone or
+//! unchanged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -35,15 +36,13 @@ pub enum TaskAction {
     Pause(PauseNote),
     /// Resumes; with `true` without what was missed.
     Resume(bool),
-    /// Counts, and changes nothing.
-    Count,
 }
 
 /// A bulk request.
 #[derive(Clone, Copy, Debug)]
 pub struct TasksChange<'a> {
-    /// What it does.
-    pub action: &'a TaskAction,
+    /// What it does; `None` only counts.
+    pub action: Option<&'a TaskAction>,
     /// Which tasks.
     pub filter: &'a TaskFilter,
     /// The lane that was asked for, for the log.
@@ -85,8 +84,16 @@ impl TaskAction {
             TaskAction::Cancel => "cancel",
             TaskAction::Pause(_) => "pause",
             TaskAction::Resume(_) => "resume",
-            TaskAction::Count => "count",
         }
+    }
+}
+
+impl TasksResult {
+    /// Counts tasks, and keeps the first ids.
+    fn count(&mut self, ids: Vec<TaskId>) {
+        self.matched += ids.len() as u64;
+        let missing = MAX_SAMPLE.saturating_sub(self.sample.len());
+        self.sample.extend(ids.into_iter().take(missing));
     }
 }
 
@@ -112,17 +119,22 @@ impl Intake {
                 Ok(page) => page,
                 Err(error) => break Err(error),
             };
-            let ids = page.tasks.into_iter().map(|(_, task)| task.id).collect();
-            if let Err(error) = self.change_page(action, ids, by, deadline, &mut result).await {
-                break Err(error.into());
+            let ids: Vec<TaskId> = page.tasks.into_iter().map(|(_, task)| task.id).collect();
+            match action {
+                None => result.count(ids),
+                Some(action) => {
+                    if let Err(error) = self.change_page(action, ids, by, deadline, &mut result).await {
+                        break Err(error.into());
+                    }
+                }
             }
             position = page.next;
             if position.is_none() || begun.elapsed() >= patience {
                 break Ok(position);
             }
         };
-        if *action != TaskAction::Count && result.done + result.in_flight > 0 {
-            log(change, &result, end.as_ref().err());
+        if let Some(action) = action.filter(|_| result.done + result.in_flight > 0) {
+            log(action, change, &result, end.as_ref().err());
         }
         end.map(|next| TasksResult { next, ..result })
     }
@@ -136,12 +148,6 @@ impl Intake {
         deadline: Duration,
         result: &mut TasksResult,
     ) -> Result<(), TimelineError> {
-        if *action == TaskAction::Count {
-            result.matched += ids.len() as u64;
-            let missing = MAX_SAMPLE.saturating_sub(result.sample.len());
-            result.sample.extend(ids.into_iter().take(missing));
-            return Ok(());
-        }
         // After one failure the others would only wait for their timeouts.
         let stopped = AtomicBool::new(false);
         let stopped = &stopped;
@@ -192,12 +198,15 @@ impl Intake {
             }
             TaskAction::Pause(about) => TaskPauseRequest::Pause(about.clone()),
             TaskAction::Resume(skip_missed) => {
-                if *skip_missed {
-                    self.skip_missed_or_not(id, by, deadline).await?;
+                // What this version cannot read keeps what it missed.
+                if *skip_missed
+                    && let Err(SkipError::Timeline(error) | SkipError::Get(GetError::Timeline(error))) =
+                        self.skip_missed(id, by, deadline).await
+                {
+                    return Err(error);
                 }
                 TaskPauseRequest::Resume
             }
-            TaskAction::Count => return Ok(TaskEnd::Unchanged),
         };
         let not_after = self.clock().now().plus(deadline);
         let answer = self.timeline.pause(Shard::of(id, self.timeline.shards()), id, request, not_after).await?;
@@ -209,22 +218,14 @@ impl Intake {
             TaskPauseAnswer::Unknown => TaskEnd::Gone,
         })
     }
-
-    /// As [`skip_missed`](Intake::skip_missed); what this version cannot read keeps what it missed.
-    async fn skip_missed_or_not(&self, id: &TaskId, by: Option<&str>, deadline: Duration) -> Result<(), TimelineError> {
-        match self.skip_missed(id, by, deadline).await {
-            Err(SkipError::Timeline(error) | SkipError::Get(GetError::Timeline(error))) => Err(error),
-            _ => Ok(()),
-        }
-    }
 }
 
-fn log(change: TasksChange<'_>, result: &TasksResult, error: Option<&ListError>) {
+fn log(action: &TaskAction, change: TasksChange<'_>, result: &TasksResult, error: Option<&ListError>) {
     let TaskFilter { status, prefix, contains, due_from, due_to } = change.filter;
     let given = |text: &'_ str| Some(text.to_owned()).filter(|text| !text.is_empty());
     info!(
         target: "punctual::audit",
-        action = change.action.as_str(),
+        action = action.as_str(),
         by = change.by.unwrap_or("-"),
         lane = change.lane.map(Lane::as_str),
         status = status.map(|status| status.as_str()),
@@ -232,7 +233,7 @@ fn log(change: TasksChange<'_>, result: &TasksResult, error: Option<&ListError>)
         contains = given(contains),
         due_from = due_from.map(|due| due.to_string()),
         due_to = due_to.map(|due| due.to_string()),
-        note = if let TaskAction::Pause(about) = change.action { given(&about.note) } else { None },
+        note = if let TaskAction::Pause(about) = action { given(&about.note) } else { None },
         done = result.done,
         in_flight = result.in_flight,
         unchanged = result.unchanged,

@@ -141,7 +141,7 @@ async fn answer(
     let may_change = caller.lanes(lane.as_ref())?;
     let result = match filter_for(caller, query) {
         Some(filter) => {
-            let action = if dry_run { &TaskAction::Count } else { &action };
+            let action = (!dry_run).then_some(&action);
             let change = TasksChange { action, filter: &filter, lane: lane.as_ref(), by: caller.name() };
             let changed = api.intake.change_tasks(change, may_change, position, api.limits.timeline_timeout);
             changed.await.map_err(list_error)?

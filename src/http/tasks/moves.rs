@@ -101,7 +101,7 @@ pub(in crate::http) async fn trigger(
         MoveAnswer::Unchanged { due } => ("unchanged", due, None),
         MoveAnswer::InFlight { due } | MoveAnswer::Mismatch { due } => {
             counted("in_flight");
-            return Err(in_flight(&Key { task: id, due }));
+            return Err(SkipError::InFlight(Key { task: id, due }).into());
         }
         MoveAnswer::Unknown => {
             counted("unknown");
@@ -182,10 +182,4 @@ pub(in crate::http) async fn skip(
         due_ms: skipped.due.as_millis(),
     };
     Ok(Json(view).into_response())
-}
-
-/// The task is in flight, so it has no other due.
-pub(in crate::http) fn in_flight(key: &Key) -> Problem {
-    let problem = Problem::new(StatusCode::CONFLICT, "in_flight", format!("the occurrence `{key}` is in flight"));
-    Problem { key: Some(key.to_string().into()), ..problem }
 }
