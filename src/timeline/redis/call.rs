@@ -1,7 +1,7 @@
 //! Runs one script: sends the call, waits for the reply, and tells after a failure whether anything may have been
 //! written.
 //!
-//! Calls for users ([`Call::again`]) wait for a connection that is being replaced. If the connection ends before the
+//! Calls for users ([`Call::for_user`]) wait for a connection that is being replaced. If the connection ends before the
 //! reply, they are sent again on the next one while their `not_after` allows it; not a trigger, whose second copy would
 //! publish a second message.
 
@@ -63,7 +63,8 @@ impl Time {
 pub(super) struct Call {
     script: &'static Script,
     command: Cmd,
-    again: bool,
+    /// Whether it waits for a connection.
+    waits: bool,
     /// Whether it is sent again if the connection ends.
     repeats: bool,
     /// Number of named arguments so far.
@@ -78,15 +79,15 @@ impl Call {
         let mut command = redis::cmd("EVALSHA");
         command.arg(SHAS[&script.verb].as_str()).arg(keys.len() + 1).arg(keys);
         command.arg(shard.nothing());
-        let mut call = Call { script, command, again: false, repeats: false, named: 0 };
+        let mut call = Call { script, command, waits: false, repeats: false, named: 0 };
         call.arg("now", time.argument());
         call
     }
 
     /// Lets the call wait for a connection, and with `repeats` sends it again if the connection ends. The reply then says
     /// that an earlier copy may have run ([`Reply::is_repeated`]).
-    pub(super) fn again(mut self, repeats: bool) -> Call {
-        (self.again, self.repeats) = (true, repeats);
+    pub(super) fn for_user(mut self, repeats: bool) -> Call {
+        (self.waits, self.repeats) = (true, repeats);
         self
     }
 
@@ -154,7 +155,7 @@ impl RedisTimeline {
         let mut sends = 0;
         loop {
             sends += 1;
-            let session = match call.again {
+            let session = match call.waits {
                 true => self.link_state.session_by(last_send).await,
                 false => self.link_state.session(),
             };

@@ -80,7 +80,7 @@ impl RedisTimeline {
         let keys = self.keys(shard)?;
         let mut call = Call::new(R::SCRIPT, &self.time, keys, lanes);
         if R::IS_FOR_USER {
-            call = call.again(request.may_be_repeated());
+            call = call.for_user(request.may_be_repeated());
         }
         request.encode(&mut call, keys, lanes);
         let reply = self.call(call, request.not_after()).await?;
