@@ -247,7 +247,7 @@ async fn all(
     loop {
         let sent = Some(Value::from(body.clone()).to_string());
         let answer = caller.answer(Method::POST, &path, sent, &doing).await?;
-        if problem(&answer).code == "cursor_gone" && restarts < MAX_RESTARTS {
+        if answer.status == 410 && problem(&answer).code == "cursor_gone" && restarts < MAX_RESTARTS {
             restarts += 1;
             tell("redis was restarted: beginning again\n");
             body.remove("cursor");

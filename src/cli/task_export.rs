@@ -172,13 +172,16 @@ enum ListedTask {
 async fn task(caller: &ApiCaller<'_>, id: String) -> Result<ListedTask, Failure> {
     let doing = format!("cannot export the task `{}`", Printable::from(id.clone()));
     let answer = caller.answer(Method::GET, &format!("/v1/tasks/{}", path_segment(&id)), None, &doing).await?;
-    if answer.status == 404 {
-        return Ok(ListedTask::Ended);
-    }
-    let problem = problem(&answer);
-    if problem.code == "unreadable" {
-        tell(&format!("{doing}: {}\n", problem.detail));
-        return Ok(ListedTask::Unreadable);
+    match answer.status {
+        404 => return Ok(ListedTask::Ended),
+        500 => {
+            let problem = problem(&answer);
+            if problem.code == "unreadable" {
+                tell(&format!("{doing}: {}\n", problem.detail));
+                return Ok(ListedTask::Unreadable);
+            }
+        }
+        _ => {}
     }
     caller.view(&answer, &doing).map(|task| ListedTask::Found(Box::new(task)))
 }
