@@ -309,8 +309,7 @@ impl Entry {
     }
 
     /// Changes the version that exists, or has ended by itself.
-    pub(super) fn steer(&mut self, detail: &str, act: impl FnOnce(&mut Version)) {
-        self.history.push_str(detail);
+    pub(super) fn steer(&mut self, act: impl FnOnce(&mut Version)) {
         if let (&[version], false) = (&self.standing[..], self.gone) {
             act(&mut self.versions[version]);
         }

@@ -89,8 +89,8 @@ pub struct Tally {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Violation {
     /// The law: `lost`, `early`, `wrong_key`, `other_payload`, `settled_twice`, `cancelled_but_published`,
-    /// `wrong_destination`, `pause_not_held`, `copied`, `dead`, `not_woken`, `left_over`, `wrong_answer`; of instances: `started`,
-    /// `ended`.
+    /// `wrong_destination`, `pause_not_held`, `copied`, `dead`, `not_woken`, `left_over`, `wrong_answer`; of instances:
+    /// `started`, `ended`.
     pub law: &'static str,
     /// The idempotency key, or another subject.
     pub key: String,

@@ -512,7 +512,7 @@ fn a_triggered_one_shot_has_the_due_of_its_trigger_alone() {
     let triggered = |handed_out| {
         let mut scenario = Scenario::new();
         scenario.at("a", D + 900);
-        scenario.entry("a").steer("; triggered", |version| version.triggered(D + 100, handed_out));
+        scenario.entry("a").steer(|version| version.triggered(D + 100, handed_out));
         scenario
     };
     assert_eq!(triggered(None).saw("a", D + 100, 0).broken(), [""; 0]);
@@ -525,10 +525,10 @@ fn a_triggered_one_shot_has_the_due_of_its_trigger_alone() {
     assert_eq!(triggered(Some(D + 900)).saw("a", D + 100, 0).saw("a", D + 900, 0).broken(), [""; 0]);
     // It is unknown whether it was triggered: it comes at one due or another.
     let mut unsure = Scenario::new();
-    unsure.at("a", D + 900).entry("a").steer("; unsure", |version| version.perhaps_triggered());
+    unsure.at("a", D + 900).entry("a").steer(|version| version.perhaps_triggered());
     assert_eq!(unsure.broken(), ["lost a"]);
     let mut unsure = Scenario::new();
-    unsure.at("a", D + 900).entry("a").steer("; unsure", |version| version.perhaps_triggered());
+    unsure.at("a", D + 900).entry("a").steer(|version| version.perhaps_triggered());
     assert_eq!(unsure.saw("a", D + 123, 0).broken(), [""; 0]);
 }
 
@@ -537,7 +537,7 @@ fn a_trigger_of_a_series_comes_in_place_of_its_last_and_a_skipped_due_does_not_c
     let steered = || {
         let mut scenario = Scenario::new();
         scenario.series("a");
-        scenario.entry("a").steer("; steered", |version| {
+        scenario.entry("a").steer(|version| {
             version.triggered(D + 50, None);
             version.skipped(D + 200, false, D + 300);
         });
@@ -556,7 +556,7 @@ fn a_late_skip_takes_what_came_due_meanwhile_and_counts_once() {
     let skipped = || {
         let mut scenario = Scenario::new();
         scenario.series("a");
-        scenario.entry("a").steer("; skipped", |version| version.skipped(D + 100, false, D + 300));
+        scenario.entry("a").steer(|version| version.skipped(D + 100, false, D + 300));
         for due in [D, D + 300, D + 400, D + 500] {
             scenario.saw("a", due, 0);
         }
@@ -567,6 +567,6 @@ fn a_late_skip_takes_what_came_due_meanwhile_and_counts_once() {
     assert_eq!(skipped().saw("a", D + 600, 0).saw("a", D + 200, 0).broken(), ["wrong_key a:1000200"]);
     // It is unknown whether the skip took effect.
     let mut unsure = Scenario::new();
-    unsure.series("a").entry("a").steer("; unsure", |version| version.perhaps_skipped(D + 100, D + 150));
+    unsure.series("a").entry("a").steer(|version| version.perhaps_skipped(D + 100, D + 150));
     assert_eq!(unsure.saw("a", D, 0).saw("a", D + 300, 0).broken(), [""; 0]);
 }

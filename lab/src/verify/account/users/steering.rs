@@ -17,7 +17,7 @@ use crate::verify::account::LANES;
 use crate::verify::account::entry::DefiniteAnswer;
 use crate::verify::account::fleet::{self, Ask, Reply};
 use crate::verify::account::ledger::parts;
-use crate::verify::account::version::Plan;
+use crate::verify::account::version::{Plan, Version};
 
 /// How long a pause lasts at most, in ms. It is shorter than the grace of instances, so that nothing is passed over.
 const LONGEST_PAUSE_MS: u64 = 2500;
@@ -104,13 +104,12 @@ impl Users {
                 break;
             }
             let Some(triggered) = self.steer(&id, "trigger", "{}").await else {
-                self.with(&id, |entry| entry.steer("; perhaps triggered", |version| version.perhaps_triggered()));
+                self.with(&id, |entry| entry.steer(Version::perhaps_triggered));
                 break;
             };
             let (key, handed_out) = (triggered.due_of("key"), triggered.due_of("in_flight"));
-            let detail = format!("; {triggered:?}");
             self.with(&id, |entry| {
-                entry.steer(&detail, |version| match (triggered.result(), key) {
+                entry.steer(|version| match (triggered.result(), key) {
                     (_, _) if triggered.unsure => version.perhaps_triggered(),
                     ("triggered", Some(key)) if !version.added.contains(&key) => version.triggered(key, handed_out),
                     _ => {}
@@ -136,9 +135,9 @@ impl Users {
         if self.goes_on(&id) {
             let body = format!(r#"{{"due":"{}"}}"#, super::acts::rfc3339(which));
             let skipped = self.steer(&id, "skip", &body).await;
-            let (detail, at) = (format!("; skip {which}: {skipped:?}"), self.clock.at_latest());
+            let at = self.clock.at_latest();
             self.with(&id, |entry| {
-                entry.steer(&detail, |version| match &skipped {
+                entry.steer(|version| match &skipped {
                     Some(skipped) if skipped.unsure => version.perhaps_skipped(which, at),
                     Some(skipped) if skipped.result() == "skipped" => {
                         let handed_out = !skipped.view["in_flight"].is_null();
@@ -220,7 +219,10 @@ impl Users {
                 Reply::None => {
                     // It may take effect at any later time.
                     self.count(verb, "no answer");
-                    self.with(id, |entry| entry.request_may_take_effect = true);
+                    self.with(id, |entry| {
+                        entry.history.push_str(&format!("; {verb} {body}: no answer"));
+                        entry.request_may_take_effect = true;
+                    });
                     return None;
                 }
                 Reply::Answer { status, body } => {
@@ -232,7 +234,8 @@ impl Users {
                         200 | 404 | 409 => {
                             let steered = Steered { status, view, unsure };
                             self.count(verb, steered.result());
-                            let detail = format!("; {verb} from {begun} to {}: {steered:?}", self.clock.at_latest());
+                            let detail =
+                                format!("; {verb} {body} from {begun} to {}: {steered:?}", self.clock.at_latest());
                             self.with(id, |entry| entry.history.push_str(&detail));
                             return Some(steered);
                         }
