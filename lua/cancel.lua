@@ -29,7 +29,7 @@ local score = redis.call('ZSCORE', due_of[lane], id)
 if not score then
   return { micros, 'unknown' }
 elseif ARGV[4] ~= '' and ARGV[4] ~= string.sub(record, 3, 14) then
-  return { micros, 'mismatch' }
+  return { micros, redis.call('HGET', changes, id) == 'cancelled' and 'unknown' or 'mismatch' }
 end
 
 local full = first_write('HDEL', counts, id)

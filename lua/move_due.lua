@@ -1,9 +1,9 @@
 -- move_due: gives a task that no claim holds another due: now (trigger), or the one after it (skip).
 -- WITH  prelude, lanes, marks, pauses
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 pauses (hash)  6.. due (zset), one per lane
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4 due ms, "" = now  5 expected due, "" = whichever
---       6 revision, bytes 3 to 14 of its record, "" = whichever  7 counts, "" = as they are  8 wake channel
---       9.. lane, the name for each key from 6 on
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4 due ms, "" = now, "new" = now even if it missed its due
+--       5 expected due, "" = whichever  6 revision, bytes 3 to 14 of its record, "" = whichever
+--       7 counts, "" = as they are  8 wake channel  9.. lane, the name for each key from 6 on
 -- REPLY { now, "moved", due, due that was handed out or "" } | { now, "unchanged", due } | { now, "in_flight", due }
 --       | { now, "mismatch", due } | { now, "unknown" } | { now, "elsewhere", lane } | { now, "late" }
 -- KEEPS the new due is later than every due of the task that was claimed, so no message takes the key of another.
@@ -37,11 +37,12 @@ elseif expected ~= '' and expected ~= held or revision ~= '' and revision ~= str
 end
 
 local pause = redis.call('HGET', pauses, id)
-local trigger = due == ''
+local trigger = due == '' or due == 'new'
 if trigger then
   -- Redis' clock has reached every due that was claimed, so the next millisecond is later than all of them.
   local soon = now + 1
-  due = tonumber(held) <= soon and held or string.format('%.0f', soon)
+  local keeps_due = tonumber(held) <= soon and (due == '' or score == held)
+  due = keeps_due and held or string.format('%.0f', soon)
 end
 if due == held and (not trigger or score == held) then
   return { micros, 'unchanged', held }

@@ -29,7 +29,8 @@ if not score or change == 'cancelled' then
 end
 local flying = string.sub(score, 1, 1) == '-'
 local held = flying and string.sub(score, 2) or due_of_score(score)
-if (redis.call('HEXISTS', pauses, id) == 1) ~= resume then
+local pause = redis.call('HGET', pauses, id)
+if resume and not pause or not resume and is_kept_back(pause, held) then
   return { micros, 'unchanged', change or held }
 end
 

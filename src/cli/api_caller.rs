@@ -104,6 +104,29 @@ impl ApiCaller<'_> {
         serde_json::from_str(&answer.text).map_err(|_| self.no_instance(doing, answer.status))
     }
 
+    /// Does this for each task, one after the other. If an instance refuses one, prints why and goes on; ends at any other
+    /// failure.
+    pub(super) async fn for_each(
+        &self,
+        ids: &[String],
+        act: impl AsyncFn(&str) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut failed = 0;
+        for id in ids {
+            match act(id).await {
+                Err(failure) if failure.is_about_task() && ids.len() > 1 => {
+                    failure.tell();
+                    failed += 1;
+                }
+                other => other?,
+            }
+        }
+        match failed {
+            0 => Ok(()),
+            _ => Err(Failure::failed(anyhow!("{failed} of {} tasks failed", ids.len()))),
+        }
+    }
+
     /// A page of about `limit` entries of a list.
     pub(super) async fn page(
         &self,
@@ -118,7 +141,7 @@ impl ApiCaller<'_> {
         self.call(Method::GET, &path, None, doing).await
     }
 
-    /// Shows about `limit` entries of a list: as JSON, or each as a line.
+    /// Shows at most `limit` entries of a list: as JSON, or each as a line.
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -131,16 +154,17 @@ impl ApiCaller<'_> {
         let mut cursor: Option<String> = None;
         loop {
             let (answer, page) = self.page(path, parameters, left, &cursor, doing).await?;
-            for item in &page.items {
+            for item in page.items.iter().take(left) {
                 match serde_json::from_str::<T>(item.get()) {
                     _ if self.place.json => out::json(item.get())?,
                     Ok(entry) => say(&line(&entry))?,
                     Err(_) => return Err(self.no_instance(doing, answer.status)),
                 }
             }
+            let is_cut = page.items.len() > left;
             left = left.saturating_sub(page.items.len());
             cursor = page.next_cursor;
-            if cursor.is_none() {
+            if cursor.is_none() && !is_cut {
                 return Ok(());
             }
             if left == 0 {
@@ -169,7 +193,8 @@ pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bo
     let problem = problem(answer);
     // Only a task in flight is free again in a moment.
     let status = if ["last", "not_next"].contains(&problem.code.as_str()) { 422 } else { answer.status };
-    client.refused(status, doing, &format!("{}{}", problem.detail, faults(&problem.errors)))
+    let failure = client.refused(status, doing, &format!("{}{}", problem.detail, faults(&problem.errors)));
+    if [404, 409, 412, 422].contains(&status) { failure.about_task() } else { failure }
 }
 
 /// What an answer with an error status says; nothing if it is not from an instance.

@@ -316,7 +316,7 @@ impl Tally {
         file: &Path,
         doing: &str,
     ) -> Result<(), Failure> {
-        let overdue = (self.overdue > 0).then(|| format!("{} of them overdue, published at once", self.overdue));
+        let overdue = (self.overdue > 0).then(|| format!("{} of them overdue, due at once", self.overdue));
         let results = self.put.iter().map(|(result, count)| format!("{count} {result}")).chain(overdue);
         let results: Vec<_> = results.collect();
         let put: u64 = self.put.values().sum();

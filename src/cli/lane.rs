@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 use super::api_caller::{ApiCaller, TaskPlace, members, path_segment};
 use super::out::{self, Printable};
 use super::{Failure, say};
+use crate::clock::{Clock, LocalClock, Timestamp};
+use crate::task::duration;
 
 const PAUSE_EXAMPLES: &str = "Examples:
   punctual lane pause mail --note 'the mail server moves' --until 2026-12-01T14:00:00Z
@@ -35,7 +37,7 @@ pub(super) struct PauseArguments {
     /// Why, for those who see the pause
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
-    /// When the pause ends by itself: 2026-11-21T18:00:00Z
+    /// When the pause ends by itself: 2026-11-21T18:00:00Z, or from now on: 30m
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     #[command(flatten)]
@@ -53,12 +55,18 @@ pub(super) fn run(command: &LaneCommand) -> Result<(), Failure> {
     runtime.block_on(async {
         match command {
             LaneCommand::Pause(arguments) => {
-                let body = members([("note", &arguments.note), ("until", &arguments.until)]);
+                let until = arguments.until.clone().map(|until| end_of_pause(until, LocalClock::new().now()));
+                let body = members([("note", &arguments.note), ("until", &until)]);
                 call(&arguments.lane, "pause", body).await
             }
             LaneCommand::Resume(arguments) => call(arguments, "resume", Map::new()).await,
         }
     })
+}
+
+/// When a pause ends, as the API takes it. What is neither a span nor a time is left to the API, which says what is wrong.
+fn end_of_pause(until: String, now: Timestamp) -> String {
+    duration::parse(&until).map_or(until, |span| now.plus(span).to_string())
 }
 
 async fn call(arguments: &LaneArguments, verb: &str, body: Map<String, Value>) -> Result<(), Failure> {

@@ -17,17 +17,18 @@ pub struct Failure {
     error: anyhow::Error,
     hint: Option<String>,
     code: u8,
+    is_about_task: bool,
 }
 
 impl Failure {
     /// The operation failed: exit code 1.
     pub fn failed(error: impl Into<anyhow::Error>) -> Failure {
-        Failure { error: error.into(), hint: None, code: 1 }
+        Failure { error: error.into(), hint: None, code: 1, is_about_task: false }
     }
 
     /// The command line or the configuration is wrong: exit code 2.
     pub fn usage(error: impl Into<anyhow::Error>) -> Failure {
-        Failure { error: error.into(), hint: None, code: 2 }
+        Failure { error: error.into(), hint: None, code: 2, is_about_task: false }
     }
 
     /// The same failure with another exit code.
@@ -45,6 +46,17 @@ impl Failure {
     #[must_use]
     pub fn hint(self, hint: impl Display) -> Failure {
         Failure { hint: Some(hint.to_string()), ..self }
+    }
+
+    /// The same failure, which concerns this task alone.
+    #[must_use]
+    pub(super) fn about_task(self) -> Failure {
+        Failure { is_about_task: true, ..self }
+    }
+
+    /// Whether it concerns one task alone, so that the same may be tried with others.
+    pub(super) fn is_about_task(&self) -> bool {
+        self.is_about_task
     }
 
     /// Prints it to stderr.

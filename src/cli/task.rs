@@ -25,7 +25,7 @@ use super::task_bulk::{self, TaskPauseArguments, TaskResumeArguments, TasksArgum
 use super::task_count::{self, TaskCountArguments};
 use super::task_export::{self, ExportArguments};
 use super::task_list::{self, TaskListArguments, UpcomingArguments};
-use super::task_moves::{self, TaskIdsArguments};
+use super::task_moves::{self, SkipArguments, TaskIdsArguments};
 
 use super::{Failure, batch, say};
 use crate::clock::{Clock, LocalClock};
@@ -73,7 +73,7 @@ pub(super) enum TaskCommand {
     Trigger(TaskIdsArguments),
     /// Skip the next occurrence of recurring tasks
     #[command(after_help = task_moves::SKIP_EXAMPLES)]
-    Skip(TaskIdsArguments),
+    Skip(SkipArguments),
     /// Write tasks as lines for `task put -f`: to keep them, or to move them
     #[command(after_help = task_export::EXAMPLES)]
     Export(ExportArguments),
@@ -196,7 +196,7 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
     let zone = arguments.schedule.zone.as_deref();
     let shown = |due: &Printable| spec::parse_time(due.as_str()).map_or(due.to_string(), |due| shown_due(due, zone));
     show(&arguments.place, &answer, || {
-        let overdue = if view.overdue { "; it is overdue and published at once" } else { "" };
+        let overdue = if view.overdue { "; it is overdue and due at once" } else { "" };
         let paused = if view.status.as_str() == "paused" { "; it stays paused" } else { "" };
         let mut text = format!("{} {id}, due {}{overdue}{paused}\n", view.result, shown(&view.due));
         if !view.next.is_empty() {

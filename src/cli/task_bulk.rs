@@ -197,15 +197,15 @@ fn show(act: TaskAct, arguments: &TasksArguments, sums: &Sums) -> Result<(), Fai
     say(&format!("{line}\n"))
 }
 
-/// Calls the API for each task, one after the other. Ends at the first failure.
+/// Calls the API for each task.
 async fn each(
     act: TaskAct,
     caller: &ApiCaller<'_>,
     arguments: &TasksArguments,
     body: Map<String, Value>,
 ) -> Result<(), Failure> {
-    for id in &arguments.ids {
-        let shown = Printable::from(id.clone());
+    let call = async |id: &str| {
+        let shown = Printable::from(id.to_owned());
         let (path, doing) =
             (format!("/v1/tasks/{}", path_segment(id)), format!("cannot {} the task `{shown}`", act.verb()));
         let (answer, view) = match act {
@@ -216,8 +216,7 @@ async fn each(
             }
         };
         if arguments.place.json {
-            out::json(&answer.text)?;
-            continue;
+            return out::json(&answer.text);
         }
         let may_arrive = match (&view.key, &view.in_flight) {
             (Some(key), _) if view.handed_out => format!("; {key} was handed out and may still arrive"),
@@ -229,9 +228,9 @@ async fn each(
             ("unchanged", TaskAct::Pause) => format!("{shown} is paused already\n"),
             ("unchanged", _) => format!("{shown} was not paused\n"),
             _ => format!("{} {shown}{may_arrive}\n", act.done()),
-        })?;
-    }
-    Ok(())
+        })
+    };
+    caller.for_each(&arguments.ids, call).await
 }
 
 /// Sends requests until the instance reports that none are left.

@@ -39,7 +39,7 @@ pub(super) struct FilterArguments {
 pub(super) struct TaskListArguments {
     #[command(flatten)]
     filter: FilterArguments,
-    /// About how many to show
+    /// Maximum number to show
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     #[command(flatten)]

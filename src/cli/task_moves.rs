@@ -13,7 +13,8 @@ pub(super) const TRIGGER_EXAMPLES: &str = "Examples:
   punctual task trigger report.daily";
 
 pub(super) const SKIP_EXAMPLES: &str = "Examples:
-  punctual task skip report.daily";
+  punctual task skip report.daily
+  punctual task skip report.daily --due 2026-12-01T06:00:00Z";
 
 #[derive(Args)]
 pub(super) struct TaskIdsArguments {
@@ -22,6 +23,15 @@ pub(super) struct TaskIdsArguments {
     ids: Vec<String>,
     #[command(flatten)]
     place: TaskPlace,
+}
+
+#[derive(Args)]
+pub(super) struct SkipArguments {
+    /// Skip only the occurrence that is due at this time, such as that of another command: 2026-11-21T18:00:00Z
+    #[arg(long, value_name = "TIME")]
+    due: Option<String>,
+    #[command(flatten)]
+    tasks: TaskIdsArguments,
 }
 
 #[derive(Deserialize)]
@@ -45,17 +55,16 @@ struct SkipAnswerView {
     in_flight: Option<Printable>,
 }
 
-/// Makes each task due now, one after the other. Ends at the first failure.
+/// Makes each task due now.
 pub(super) async fn trigger(arguments: &TaskIdsArguments) -> Result<(), Failure> {
     let caller = ApiCaller::new(&arguments.place)?;
-    for id in &arguments.ids {
-        let doing = format!("cannot trigger the task `{}`", Printable::from(id.clone()));
+    let act = async |id: &str| {
+        let doing = format!("cannot trigger the task `{}`", Printable::from(id.to_owned()));
         let path = format!("/v1/tasks/{}/trigger", path_segment(id));
         let (answer, view) =
             caller.call::<TriggerAnswerView>(Method::POST, &path, Some("{}".to_owned()), &doing).await?;
         if arguments.place.json {
-            out::json(&answer.text)?;
-            continue;
+            return out::json(&answer.text);
         }
         let mut line = match view.result.as_str() {
             "unchanged" => format!("{} was due already", view.key),
@@ -67,28 +76,31 @@ pub(super) async fn trigger(arguments: &TaskIdsArguments) -> Result<(), Failure>
         if view.lane_paused {
             line.push_str("; it waits until its lane is resumed");
         }
-        say(&format!("{line}\n"))?;
-    }
-    Ok(())
+        say(&format!("{line}\n"))
+    };
+    caller.for_each(&arguments.ids, act).await
 }
 
-/// Skips the next occurrence of each task, one after the other. Ends at the first failure.
-pub(super) async fn skip(arguments: &TaskIdsArguments) -> Result<(), Failure> {
+/// Skips the next occurrence of each task.
+pub(super) async fn skip(arguments: &SkipArguments) -> Result<(), Failure> {
+    let SkipArguments { due, tasks: arguments } = arguments;
     let caller = ApiCaller::new(&arguments.place)?;
-    for id in &arguments.ids {
-        let doing = format!("cannot skip the next occurrence of the task `{}`", Printable::from(id.clone()));
+    let act = async |id: &str| {
+        let doing = format!("cannot skip the next occurrence of the task `{}`", Printable::from(id.to_owned()));
         let path = format!("/v1/tasks/{}", path_segment(id));
         // Somebody else may skip it at the same time: then it is not the next one any more.
-        let (_, next) = caller.call::<NextDueView>(Method::GET, &path, None, &doing).await?;
-        let body = json!({"due": next.due}).to_string();
+        let due = match due {
+            Some(due) => due.clone(),
+            None => caller.call::<NextDueView>(Method::GET, &path, None, &doing).await?.1.due,
+        };
+        let body = json!({"due": due}).to_string();
         let (answer, view) =
             caller.call::<SkipAnswerView>(Method::POST, &format!("{path}/skip"), Some(body), &doing).await?;
         if arguments.place.json {
-            out::json(&answer.text)?;
-            continue;
+            return out::json(&answer.text);
         }
         let still = view.in_flight.map(|key| format!("; {key} may still arrive")).unwrap_or_default();
-        say(&format!("skipped {}, due {}{still}\n", view.key, view.due))?;
-    }
-    Ok(())
+        say(&format!("skipped {}, due {}{still}\n", view.key, view.due))
+    };
+    caller.for_each(&arguments.ids, act).await
 }

@@ -8,7 +8,11 @@ use crate::task::record::Record;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MoveRequest {
     /// Due at once, under a key that was never used. A paused task stays paused behind this occurrence.
-    Trigger,
+    Trigger {
+        /// Whether a paused task that missed its due gets a new key, too. Otherwise it keeps that due, and its schedule
+        /// goes on from there.
+        new_key: bool,
+    },
     /// Due later. A paused task stays paused.
     Skip(Skip),
 }

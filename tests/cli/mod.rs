@@ -16,6 +16,7 @@ mod readme;
 mod serve;
 mod shell;
 mod status;
+mod steering;
 mod task;
 mod usage;
 

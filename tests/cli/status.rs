@@ -94,6 +94,8 @@ fn a_lane_is_paused_shown_and_resumed() {
     assert_eq!(again, json!({"lane": "default", "result": "unchanged", "in_flight": 0}));
     let unknown = run(&["lane", "pause", "nobody", "--url", &url]);
     assert!(unknown.code == Some(1) && unknown.err.contains("the lane `nobody` is not configured"), "{}", unknown.err);
+    let span = run(&["lane", "pause", "default", "--until", "1h", "--url", &url]);
+    assert_eq!((span.code, span.out.as_str()), (Some(0), "paused default\n"), "{}", span.err);
     let past = run(&["lane", "pause", "default", "--until", "2020-01-01T00:00:00Z", "--url", &url]);
     assert!(past.code == Some(1) && past.err.contains("`until` is not in the future"), "{}", past.err);
 }

@@ -1,6 +1,7 @@
 //! The engine with the in-memory timeline and sink, on Tokio's paused clock: time only passes when every task waits.
 
 mod at_fault;
+mod bulk;
 mod copies;
 mod faults;
 mod flow;

@@ -1,6 +1,7 @@
 //! Trigger and skip: the schedule goes on as if nothing had happened, and no key comes twice.
 
 use punctual::engine::steering::SkipError;
+use punctual::task::CatchUp;
 use punctual::timeline::memory::InjectedFault;
 use punctual::timeline::{MoveAnswer, PauseNote, TaskPauseRequest, Verb};
 use punctual_sinks::memory::Answer;
@@ -105,6 +106,22 @@ async fn a_trigger_of_a_paused_task_publishes_one_message() {
     bed.pause_task("once", TaskPauseRequest::Resume).await;
     bed.pass(seconds(1)).await;
     assert!(bed.keys().contains(&key("once", due[0])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trigger_publishes_although_a_catch_up_of_none_passes_over_what_was_missed() {
+    let bed = Bed::start();
+    let none = |task: Task| Task { catch_up: Some(CatchUp::None), ..task };
+    let due = bed.put([("a", none(every(seconds(60), 10))), ("once", none(after(seconds(60))))]).await[0];
+    for task in ["a", "once"] {
+        bed.pause_task(task, TaskPauseRequest::Pause(PauseNote::default())).await;
+    }
+    bed.pass(seconds(300)).await;
+    let keys = [bed.trigger("a").await, bed.trigger("once").await];
+    bed.pass(seconds(1)).await;
+    assert_eq!(bed.keys(), keys);
+    assert_eq!(bed.due("a").await, due.plus(seconds(300)), "what it missed is passed over");
+    assert!(bed.intake.get(&id("once")).await.unwrap().is_none());
 }
 
 #[tokio::test(start_paused = true)]

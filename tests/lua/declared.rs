@@ -221,7 +221,7 @@ async fn no_script_starts_while_its_slot_moves() {
         timeline.count(shard, &default, CountRequest::default()).await.map(drop),
         timeline.pause(shard, &task("c"), TaskPauseRequest::Resume, NEVER).await.map(drop),
         timeline.pause_lane(shard, &default, LanePauseRequest::Resume, NEVER).await.map(drop),
-        timeline.move_due(shard, &task("c"), MoveRequest::Trigger, NEVER).await.map(drop),
+        timeline.move_due(shard, &task("c"), MoveRequest::Trigger { new_key: false }, NEVER).await.map(drop),
     ];
     assert_eq!(answers.len(), ALL.len());
     for (place, answer) in answers.into_iter().enumerate() {

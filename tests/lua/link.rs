@@ -263,7 +263,9 @@ async fn a_call_with_a_lost_reply_is_sent_again_and_is_unknown_if_uncertain() {
     timeline.put(shard(), PutMode::Put, puts, within(&timeline, AT_EASE)).await.unwrap();
     let before = calls();
     lose(&scripts::MOVE_DUE);
-    assert!(is_unknown(&timeline.move_due(shard(), &task("t"), MoveRequest::Trigger, soon()).await.map(|_| true)));
+    assert!(is_unknown(
+        &timeline.move_due(shard(), &task("t"), MoveRequest::Trigger { new_key: false }, soon()).await.map(|_| true)
+    ));
     assert_eq!(calls() - before, 1);
     let held = timeline.get(shard(), &task("t")).await.unwrap().unwrap();
     assert!(held.due < timeline.clock().now(), "it was triggered");

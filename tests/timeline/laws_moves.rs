@@ -2,7 +2,9 @@
 
 use punctual::clock::Timestamp;
 use punctual::task::{Counts, Lane, Record, TaskId, When};
-use punctual::timeline::{MoveAnswer, MoveRequest, Put, PutResult, RestOfClaim, Skip, TaskRevision, Verdict};
+use punctual::timeline::{
+    MoveAnswer, MoveRequest, Put, PutResult, RestOfClaim, Skip, TaskPauseAnswer, TaskRevision, Verdict,
+};
 
 use super::stage::{
     BACK, BACK_BEGUN, Stage, at, every, key, lane_named, member, ms, next, once, once_in, record, settlement,
@@ -16,7 +18,8 @@ super::laws! {
     a_triggered_task_that_is_paused_is_published_once,
     a_triggered_task_that_is_paused_returns_to_the_due_of_its_trigger,
     a_put_in_flight_waits_paused_behind_a_trigger,
-    a_paused_task_that_missed_its_due_is_triggered_under_that_key,
+    a_paused_task_that_missed_its_due_is_triggered_under_that_key_or_a_new_one,
+    a_triggered_task_that_is_paused_again_is_not_published,
     a_skip_writes_due_and_counts_of_the_task_that_it_saw,
     a_skip_of_another_due_or_revision_changes_nothing,
     a_skipped_task_that_is_paused_stays_paused,
@@ -27,7 +30,11 @@ super::laws! {
 
 impl Stage {
     async fn trigger(&self, id: &TaskId) -> MoveAnswer {
-        self.timeline.move_due(self.shard(), id, MoveRequest::Trigger, self.soon()).await.unwrap()
+        self.trigger_as(id, false).await
+    }
+
+    async fn trigger_as(&self, id: &TaskId, new_key: bool) -> MoveAnswer {
+        self.timeline.move_due(self.shard(), id, MoveRequest::Trigger { new_key }, self.soon()).await.unwrap()
     }
 
     /// A skip of the due that the task has, as it is now.
@@ -177,7 +184,7 @@ async fn a_put_in_flight_waits_paused_behind_a_trigger(stage: Stage) {
     stage.assert_paused_at(&id, 700).await;
 }
 
-async fn a_paused_task_that_missed_its_due_is_triggered_under_that_key(stage: Stage) {
+async fn a_paused_task_that_missed_its_due_is_triggered_under_that_key_or_a_new_one(stage: Stage) {
     let id = stage.id();
     stage.create(every(&id, at(500), "a")).await;
     stage.pause(&id).await;
@@ -187,6 +194,35 @@ async fn a_paused_task_that_missed_its_due_is_triggered_under_that_key(stage: St
     assert_eq!(occurrence.due, at(500));
     stage.settle_one(&token, &occurrence, next(at(900), 1)).await;
     stage.assert_paused_at(&id, 900).await;
+    // With a new key: also for one whose due was handed out, which the answer names.
+    assert_eq!(stage.trigger_as(&id, true).await, moved(1001));
+    assert_eq!(stage.trigger_as(&id, true).await, MoveAnswer::Unchanged { due: at(1001) });
+    stage.clock.set(at(1001));
+    let (token, occurrence) = stage.claim_one().await;
+    assert_eq!(occurrence.due, at(1001));
+    stage.pause(&id).await;
+    stage.settle_one(&token, &occurrence, BACK_BEGUN).await;
+    stage.assert_paused_at(&id, 1001).await;
+    stage.clock.set(at(2000));
+    let answer = stage.trigger_as(&id, true).await;
+    assert_eq!(answer, MoveAnswer::Moved { due: at(2001), handed_out: Some(at(1001)) });
+}
+
+async fn a_triggered_task_that_is_paused_again_is_not_published(stage: Stage) {
+    let id = stage.id();
+    stage.create(every(&id, at(60_000), "a")).await;
+    stage.pause(&id).await;
+    stage.trigger(&id).await;
+    assert_eq!(stage.pause(&id).await, TaskPauseAnswer::Paused { due: at(1), in_flight: None });
+    assert_eq!(stage.pause(&id).await, TaskPauseAnswer::Unchanged { due: at(1) });
+    stage.clock.set(at(1));
+    stage.assert_paused_at(&id, 1).await;
+    // In flight: the answer names it, and it does not return into the lane.
+    stage.trigger(&id).await;
+    let (token, occurrence) = stage.claim_one().await;
+    assert_eq!(stage.pause(&id).await, TaskPauseAnswer::Paused { due: at(1), in_flight: Some(at(1)) });
+    stage.settle_one(&token, &occurrence, BACK).await;
+    stage.assert_paused_at(&id, 1).await;
 }
 
 async fn a_skip_writes_due_and_counts_of_the_task_that_it_saw(stage: Stage) {
@@ -275,7 +311,7 @@ async fn a_move_that_comes_too_late_has_no_effect(stage: Stage) {
     let id = stage.id();
     stage.create(every(&id, at(500), "a")).await;
     let (before, skip) = (stage.state(), stage.skip_request(&id, 1000).await);
-    for request in [MoveRequest::Trigger, MoveRequest::Skip(skip)] {
+    for request in [MoveRequest::Trigger { new_key: false }, MoveRequest::Skip(skip)] {
         Stage::assert_late(stage.timeline.move_due(stage.shard(), &id, request, at(-1)).await);
     }
     assert_eq!(stage.state(), before);

@@ -83,6 +83,7 @@ async fn a_condition_holds_for_a_task_in_flight(stage: Stage) {
     let now = stage.revision(&id).await;
     assert_eq!(stage.cancel_if(&id, seen).await, CancelAnswer::Mismatch);
     assert_eq!(stage.cancel_if(&id, now).await, CancelAnswer::InFlight { due: at(0) });
+    assert_eq!(stage.cancel_if(&id, seen).await, CancelAnswer::Unknown);
     assert_eq!(stage.put_if(now, every(&id, at(700), "d")).await, PutResult::Mismatch);
     assert_eq!(stage.put_as(PutMode::Absent, every(&id, at(700), "d")).await.result, PutResult::Created);
     stage.settle_one(&token, &occurrence, Verdict::Finished).await;

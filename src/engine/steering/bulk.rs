@@ -27,6 +27,9 @@ const PAGE_TASKS: usize = 500;
 /// Number of ids that a count shows.
 const MAX_SAMPLE: usize = 10;
 
+/// The error of a part whose caller went away before the end.
+const INTERRUPTED: &str = "the caller has gone; changes that were under way may have taken effect and are not counted";
+
 /// What a bulk request does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskAction {
@@ -112,7 +115,8 @@ impl Intake {
     ) -> Result<TasksResult, ListError> {
         let TasksChange { action, filter, by, .. } = change;
         let (begun, patience) = (Instant::now(), deadline / 2);
-        let mut result = TasksResult::default();
+        let mut part = LoggedPart { change, result: TasksResult::default(), error: Some(INTERRUPTED.to_owned()) };
+        let result = &mut part.result;
         let end = loop {
             let left = patience.saturating_sub(begun.elapsed());
             let page = match self.list(&may_change, filter, position, PAGE_TASKS, left).await {
@@ -123,7 +127,7 @@ impl Intake {
             match action {
                 None => result.count(ids),
                 Some(action) => {
-                    if let Err(error) = self.change_page(action, ids, by, deadline, &mut result).await {
+                    if let Err(error) = self.change_page(action, ids, by, deadline, result).await {
                         break Err(error.into());
                     }
                 }
@@ -133,9 +137,8 @@ impl Intake {
                 break Ok(position);
             }
         };
-        if let Some(action) = action.filter(|_| result.done + result.in_flight > 0) {
-            log(action, change, &result, end.as_ref().err());
-        }
+        part.error = end.as_ref().err().map(ToString::to_string);
+        let result = part.result.clone();
         end.map(|next| TasksResult { next, ..result })
     }
 
@@ -220,7 +223,23 @@ impl Intake {
     }
 }
 
-fn log(action: &TaskAction, change: TasksChange<'_>, result: &TasksResult, error: Option<&ListError>) {
+/// A part of a bulk request, which is logged at its end. If the caller goes away, nothing continues the part, but what it has
+/// changed is logged, too.
+struct LoggedPart<'a> {
+    change: TasksChange<'a>,
+    result: TasksResult,
+    error: Option<String>,
+}
+
+impl Drop for LoggedPart<'_> {
+    fn drop(&mut self) {
+        if let Some(action) = self.change.action.filter(|_| self.result.done + self.result.in_flight > 0) {
+            log(action, self.change, &self.result, self.error.as_deref());
+        }
+    }
+}
+
+fn log(action: &TaskAction, change: TasksChange<'_>, result: &TasksResult, error: Option<&str>) {
     let TaskFilter { status, prefix, contains, due_from, due_to } = change.filter;
     let given = |text: &'_ str| Some(text.to_owned()).filter(|text| !text.is_empty());
     info!(
@@ -238,7 +257,7 @@ fn log(action: &TaskAction, change: TasksChange<'_>, result: &TasksResult, error
         in_flight = result.in_flight,
         unchanged = result.unchanged,
         gone = result.gone,
-        error = error.map(ToString::to_string),
+        error,
         "tasks changed"
     );
 }

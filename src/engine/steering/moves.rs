@@ -7,7 +7,7 @@ use tracing::info;
 use crate::clock::Timestamp;
 use crate::engine::intake::{GetError, Intake};
 use crate::task::schedule::ScheduleError;
-use crate::task::{Key, Record, Shard, TaskId};
+use crate::task::{CatchUp, Key, Record, Shard, TaskId};
 use crate::timeline::{MoveAnswer, MoveRequest, Skip, StoredTask, TaskRevision, TimelineError};
 
 /// How often a skip reads the task again, because it was put, triggered or published meanwhile.
@@ -52,7 +52,8 @@ pub enum SkipError {
 
 impl Intake {
     /// Makes a task due at once, under a key that was never used. Then its schedule goes on with the due it had. A paused
-    /// task publishes this occurrence and stays paused.
+    /// task publishes this occurrence and stays paused; if it has missed its due, it keeps the key of that due, unless its
+    /// catch-up `none` would then pass it over.
     ///
     /// `by` is who asks. Takes at most `deadline`.
     ///
@@ -65,7 +66,12 @@ impl Intake {
         deadline: Duration,
     ) -> Result<MoveAnswer, TimelineError> {
         let not_after = self.clock().now().plus(deadline);
-        let answer = self.move_due(id, MoveRequest::Trigger, not_after).await?;
+        let new_key = match self.get(id).await {
+            Ok(found) => found.is_some_and(|(record, _)| record.task.catch_up == Some(CatchUp::None)),
+            Err(GetError::Timeline(error)) => return Err(error),
+            Err(GetError::Record(_)) => false,
+        };
+        let answer = self.move_due(id, MoveRequest::Trigger { new_key }, not_after).await?;
         if let MoveAnswer::Moved { due, .. } = answer {
             let (by, key) = (by.unwrap_or("-"), Key { task: id.clone(), due });
             info!(target: "punctual::audit", %key, by, "task triggered");

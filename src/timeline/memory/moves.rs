@@ -38,7 +38,11 @@ impl Twin {
             }
             MoveRequest::Skip(skip) => (skip.to, false),
             // The clock has reached every due that was claimed, so the next millisecond is later than all of them.
-            MoveRequest::Trigger => (held.min(now.plus(Duration::from_millis(1))), true),
+            MoveRequest::Trigger { new_key } => {
+                let soon = now.plus(Duration::from_millis(1));
+                let keeps_due = held <= soon && (!new_key || score == held.as_millis());
+                (if keeps_due { held } else { soon }, true)
+            }
         };
         if due == held && (!is_trigger || score == held.as_millis()) {
             return Ok(AnswerWithWakes::quietly(MoveAnswer::Unchanged { due }));

@@ -31,9 +31,9 @@ impl Twin {
         };
         let (held, in_flight) = (due_of_score(score), score < 0);
         let due = if let Some(Change::Due(due)) = change { due } else { held };
-        let (before, is_paused) = (self.head(&lane), self.pauses.contains_key(&member));
+        let (before, pause) = (self.head(&lane), self.pauses.get(&member));
         match request {
-            TaskPauseRequest::Pause(about) if !is_paused => {
+            TaskPauseRequest::Pause(about) if !pause.is_some_and(|pause| pause.keeps_back(held)) => {
                 let pause = TaskPause { pass: None, at: now, about: about.clone() };
                 self.pauses.insert(member.clone(), pause);
                 if !in_flight {
@@ -43,7 +43,7 @@ impl Twin {
                 let in_flight = (in_flight || handed_out).then_some(held);
                 Ok(AnswerWithWakes::quietly(TaskPauseAnswer::Paused { due, in_flight }))
             }
-            TaskPauseRequest::Resume if is_paused => {
+            TaskPauseRequest::Resume if pause.is_some() => {
                 self.pauses.remove(&member);
                 let answer = TaskPauseAnswer::Resumed { due, in_flight: in_flight.then_some(held) };
                 if in_flight {

@@ -163,7 +163,9 @@ impl Twin {
             return Ok(AnswerWithWakes::quietly(CancelAnswer::Unknown));
         };
         if revision.is_some_and(|revision| !self.has_revision(&member, revision)) {
-            return Ok(AnswerWithWakes::quietly(CancelAnswer::Mismatch));
+            let is_cancelled = self.changes.get(&member) == Some(&Change::Cancelled);
+            let answer = if is_cancelled { CancelAnswer::Unknown } else { CancelAnswer::Mismatch };
+            return Ok(AnswerWithWakes::quietly(answer));
         }
         let due = due_of_score(score);
         self.pauses.remove(&member);

@@ -35,10 +35,13 @@ impl Request for MoveDue<'_> {
     }
 
     fn encode(&self, call: &mut Call, keys: &Keys, lanes: &[Lane]) {
-        let skip = if let MoveRequest::Skip(skip) = self.request { Some(skip) } else { None };
+        let (skip, due) = match self.request {
+            MoveRequest::Skip(skip) => (Some(skip), skip.to.as_millis().to_string()),
+            MoveRequest::Trigger { new_key } => (None, if *new_key { "new".to_owned() } else { String::new() }),
+        };
         call.time("not_after", self.not_after)
             .arg("id", self.id.as_str())
-            .time("due", skip.map(|skip| skip.to))
+            .arg("due", due)
             .time("expected", skip.map(|skip| skip.from))
             .arg("revision", revision_bytes(skip.map(|skip| skip.revision)))
             .arg("counts", skip.map(|skip| Counts::pack(&skip.counts)).unwrap_or_default())

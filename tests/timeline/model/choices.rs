@@ -170,7 +170,8 @@ impl World {
         }
         if self.left.pauses > 0 && self.ledger.is_paused(id) {
             actions.extend([Action::Steer(id, Steering::Resume), Action::Steer(id, Steering::Trigger)]);
-        } else if self.left.pauses > 0 {
+        }
+        if self.left.pauses > 0 && (!self.ledger.is_paused(id) || self.ledger.has_pass(id)) {
             actions.push(Action::Steer(id, Steering::Pause));
         }
         if self.left.cancels > 0 {

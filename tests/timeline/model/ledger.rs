@@ -170,6 +170,11 @@ impl Ledger {
         self.paused[usize::from(id)]
     }
 
+    /// Whether a trigger lets an occurrence of a paused task pass.
+    pub(crate) fn has_pass(&self, id: u8) -> bool {
+        self.passes[usize::from(id)].is_some()
+    }
+
     /// A pause, a resume or a trigger was answered; `twin` is the shard before it.
     pub(crate) fn steered(&mut self, id: u8, steered: Steered, twin: &Twin) -> Law {
         let (stands, number) = (twin.place(&member_of(id)).is_some(), usize::from(id));
@@ -186,7 +191,7 @@ impl Ledger {
                 if in_flight.map(small) < flies(id, twin) {
                     return broken("law 13: a pause does not name what is in flight");
                 }
-                self.paused[number] = true;
+                (self.paused[number], self.passes[number]) = (true, None);
             }
             Steered::Paused(TaskPauseAnswer::Resumed { .. }) => {
                 (self.paused[number], self.passes[number]) = (false, None);

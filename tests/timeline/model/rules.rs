@@ -419,7 +419,8 @@ impl Rules {
             Steering::Pause => TaskPauseRequest::Pause(PauseNote::default()),
             Steering::Resume => TaskPauseRequest::Resume,
             Steering::Trigger => {
-                let moved = twin.move_due(time(now), id, &MoveRequest::Trigger, time(now)).unwrap().answer;
+                let moved =
+                    twin.move_due(time(now), id, &MoveRequest::Trigger { new_key: false }, time(now)).unwrap().answer;
                 if self.has(Flaw::TriggerEndsPause) && matches!(moved, MoveAnswer::Moved { .. }) {
                     twin.pauses.clear();
                 }

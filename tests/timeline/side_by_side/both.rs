@@ -258,20 +258,20 @@ impl Both {
                 };
                 let before = self.memory.twin(shard);
                 let answer = both!(self, step, |timeline| timeline.pause(shard, &id, request.clone(), not_after));
-                self.tally.pause(before.get(&id).is_some_and(|held| held.in_flight), &answer);
+                self.tally.pause(before.get(&id).as_ref(), &answer);
                 shard
             }
-            Step::Move { id, skip, late } => {
+            Step::Move { id, skip, new_key, late } => {
                 let ((id, shard), not_after) = (self.id(*id), self.not_after(*late));
                 let before = self.memory.twin(shard);
                 let held = before.get(&id);
                 let request = match (skip, &held) {
                     (Some((by, wrong)), Some(held)) => MoveRequest::Skip(skip_of(held, *by, *wrong)),
                     (Some(_), None) => return Ok(None),
-                    (None, _) => MoveRequest::Trigger,
+                    (None, _) => MoveRequest::Trigger { new_key: *new_key },
                 };
                 let answer = both!(self, step, |timeline| timeline.move_due(shard, &id, request.clone(), not_after));
-                self.tally.move_due(held.is_some_and(|held| held.pause.is_some()), &request, &answer);
+                self.tally.move_due(held.as_ref(), &request, &answer);
                 shard
             }
             Step::PauseLane { id, lane, pause, late } => {

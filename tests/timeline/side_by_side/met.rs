@@ -278,12 +278,16 @@ impl Tally {
         }
     }
 
-    pub(super) fn pause(&mut self, flies: bool, answer: &Result<TaskPauseAnswer, TimelineError>) {
+    pub(super) fn pause(&mut self, before: Option<&StoredTask>, answer: &Result<TaskPauseAnswer, TimelineError>) {
         let Ok(answer) = answer else { return self.met("pause: late", true) };
+        let flies = before.is_some_and(|held| held.in_flight);
+        let was_paused = before.is_some_and(|held| held.pause.is_some());
         match answer {
             TaskPauseAnswer::Paused { in_flight, .. } => {
                 self.met("pause: paused", in_flight.is_none());
                 self.met("pause: paused in flight, which is named", flies);
+                self.met("pause: paused again after a trigger", was_paused && !flies);
+                self.met("pause: paused again while what was triggered is in flight", was_paused && flies);
                 self.met("pause: paused after it was handed out, which is named", !flies && in_flight.is_some());
             }
             TaskPauseAnswer::Resumed { .. } => {
@@ -295,11 +299,20 @@ impl Tally {
         }
     }
 
-    pub(super) fn move_due(&mut self, paused: bool, request: &MoveRequest, answer: &Result<MoveAnswer, TimelineError>) {
+    pub(super) fn move_due(
+        &mut self,
+        before: Option<&StoredTask>,
+        request: &MoveRequest,
+        answer: &Result<MoveAnswer, TimelineError>,
+    ) {
         let Ok(answer) = answer else { return self.met("move_due: late", true) };
         let skip = matches!(request, MoveRequest::Skip(_));
+        let paused = before.is_some_and(|held| held.pause.is_some());
         match answer {
-            MoveAnswer::Moved { handed_out, .. } => {
+            MoveAnswer::Moved { due, handed_out } => {
+                let missed = paused && !skip && before.is_some_and(|held| held.due < *due);
+                self.met("move_due: a missed due becomes a new one", missed);
+                self.met("move_due: a missed due is kept", !skip && before.is_some_and(|held| held.due == *due));
                 self.met("move_due: triggered", !skip && !paused);
                 self.met("move_due: triggered in spite of a pause", !skip && paused);
                 self.met("move_due: skipped", skip && !paused);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(super) const OFTEN_ENOUGH: u32 = 50;
 
 /// All rules, by verb.
-const RULES: [&str; 150] = [
+const RULES: [&str; 154] = [
     "put: created",
     "put: created anew while the cancelled one is in flight, which is named",
     "put: replaced",
@@ -140,6 +140,8 @@ const RULES: [&str; 150] = [
     "pause: paused",
     "pause: paused in flight, which is named",
     "pause: paused after it was handed out, which is named",
+    "pause: paused again after a trigger",
+    "pause: paused again while what was triggered is in flight",
     "pause: resumed",
     "pause: resumed in flight",
     "pause: unchanged",
@@ -152,6 +154,8 @@ const RULES: [&str; 150] = [
     "pause_lane: late",
     "move_due: triggered",
     "move_due: triggered in spite of a pause",
+    "move_due: a missed due becomes a new one",
+    "move_due: a missed due is kept",
     "move_due: skipped",
     "move_due: skipped and still paused",
     "move_due: names what was handed out",

@@ -108,6 +108,7 @@ pub(crate) enum Step {
     Move {
         id: usize,
         skip: Option<(i64, bool)>,
+        new_key: bool,
         late: bool,
     },
     /// Pauses a lane, without end or for this long, or resumes it.
@@ -321,7 +322,8 @@ pub(crate) fn any_step() -> impl Strategy<Value = Step> {
         }),
         1 => any::<Index>().prop_map(|key| Step::Show { key }),
         2 => (id(), prop::bool::weighted(0.4), late()).prop_map(|(id, pause, late)| Step::Pause { id, pause, late }),
-        3 => (id(), skip, late()).prop_map(|(id, skip, late)| Step::Move { id, skip, late }),
+        3 => (id(), skip, any::<bool>(), late())
+            .prop_map(|(id, skip, new_key, late)| Step::Move { id, skip, new_key, late }),
         1 => (id(), lane(), pause, late()).prop_map(|(id, lane, pause, late)| Step::PauseLane { id, lane, pause, late }),
         3 => list.prop_map(|(id, lane, status, prefix, text, from, to, max)| {
             Step::List { id, lane, status, prefix, text, from, to, max }

@@ -225,8 +225,9 @@ pub(super) fn paused_after_a_publish(about: StoryArguments) -> Vec<Step> {
 /// A task is triggered and skipped: while it waits, is paused, was handed out or is in flight.
 pub(super) fn moved(about: StoryArguments) -> Vec<Step> {
     let (id, late) = (about.id, false);
-    let trigger = |late| Step::Move { id, skip: None, late };
-    let skip = |by, wrong| Step::Move { id, skip: Some((by, wrong)), late };
+    let new_key = about.count.is_multiple_of(2);
+    let trigger = |late| Step::Move { id, skip: None, new_key, late };
+    let skip = |by, wrong| Step::Move { id, skip: Some((by, wrong)), new_key, late };
     let mut steps = vec![
         Step::Cancel { id, revision: None, late },
         trigger(false),
@@ -239,6 +240,8 @@ pub(super) fn moved(about: StoryArguments) -> Vec<Step> {
     if about.flag {
         steps.push(Step::Pause { id, pause: true, late });
         steps.push(skip(500, false));
+        // What it missed, and a pause that comes before its publish.
+        steps.extend([Step::Advance(6000), trigger(false), Step::Pause { id, pause: true, late }]);
     }
     steps.extend([
         trigger(false),
@@ -247,6 +250,9 @@ pub(super) fn moved(about: StoryArguments) -> Vec<Step> {
         claim(&about, Kind::Ordinary, 400),
         trigger(false),
     ]);
+    if about.flag {
+        steps.push(Step::Pause { id, pause: true, late });
+    }
     steps.push(settle(vec![StepVerdict::Back(true); 5], RestOfClaim::Back, false));
     steps.extend([skip(5000, false), Step::Get { id }]);
     if about.flag {
