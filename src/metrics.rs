@@ -47,6 +47,8 @@ pub struct Metrics {
     claims: Family<LaneLabel, Counter>,
     claimed: Family<LaneLabel, Counter>,
     served: Family<LaneLabel, Gauge>,
+    shards_owned: Family<LaneLabel, Gauge>,
+    claims_empty: Family<LaneLabel, Counter>,
     lateness: Family<LaneLabel, Histogram, LatenessBuckets>,
     passed_over: Family<ReasonLabel, Counter>,
     dead: Family<ReasonLabel, Counter>,
@@ -77,6 +79,8 @@ pub struct Metrics {
     pub dead_kept: Gauge,
     /// Lanes with tasks that are not configured here.
     pub lanes_unserved: Gauge,
+    /// Instances on this timeline, with this one.
+    pub instances: Gauge,
     /// 1 while the timeline is reachable, else 0.
     pub timeline_up: Gauge,
     /// Steps of the timeline's clock by a second or more.
@@ -92,6 +96,10 @@ pub struct Metrics {
 pub struct LaneMetrics {
     /// Claims that took occurrences.
     pub claims: Counter,
+    /// Claims that found nothing.
+    pub claims_empty: Counter,
+    /// Shards whose tasks this instance claims first.
+    pub shards_owned: Gauge,
     /// Claimed occurrences.
     pub claimed: Counter,
     /// 1 if this instance serves the lane, 0 if the lane only has tasks.
@@ -163,6 +171,8 @@ impl Metrics {
             claims: Family::default(),
             claimed: Family::default(),
             served: Family::default(),
+            shards_owned: Family::default(),
+            claims_empty: Family::default(),
             lateness: Family::new_with_constructor(LatenessBuckets),
             passed_over: Family::default(),
             dead: Family::default(),
@@ -190,6 +200,7 @@ impl Metrics {
             dead_dropped: Counter::default(),
             dead_kept: Gauge::default(),
             lanes_unserved: Gauge::default(),
+            instances: Gauge::default(),
             timeline_up: Gauge::default(),
             clock_steps: Counter::default(),
             timeline_lost: Counter::default(),
@@ -248,6 +259,8 @@ impl Metrics {
             claims: self.claims.get_or_create_owned(&label),
             claimed: self.claimed.get_or_create_owned(&label),
             served: self.served.get_or_create_owned(&label),
+            shards_owned: self.shards_owned.get_or_create_owned(&label),
+            claims_empty: self.claims_empty.get_or_create_owned(&label),
             lateness: self.lateness.get_or_create_owned(&label),
             claims_lost: self.claims_lost.get_or_create_owned(&label),
             leases_reaped: self.leases_reaped.get_or_create_owned(&label),
@@ -270,6 +283,7 @@ impl Metrics {
     pub fn forget_lane(&self, lane: &str) {
         let label = LaneLabel { lane: lane.to_owned() };
         self.served.remove(&label);
+        self.shards_owned.remove(&label);
         self.pending.remove(&label);
         self.overdue.remove(&label);
         self.paused.remove(&label);
@@ -359,6 +373,13 @@ impl Metrics {
         let late = "Time from due to the sink's confirmation, on the timeline's clock";
         r.register_with_unit("lateness", late, Unit::Seconds, self.lateness.clone());
         r.register("claims", "Claims that took occurrences", self.claims.clone());
+        r.register("claims_empty", "Claims that found nothing", self.claims_empty.clone());
+        r.register(
+            "shards_owned",
+            "Shards whose due tasks of the lane this instance claims first",
+            self.shards_owned.clone(),
+        );
+        r.register("instances", "Instances on this timeline, with this one", self.instances.clone());
         r.register("claimed", "Occurrences claimed", self.claimed.clone());
         r.register(
             "claims_lost",

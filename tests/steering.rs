@@ -1,6 +1,7 @@
 //! Operators and producers steer tasks of two instances while they publish: what an answer says is what consumers get.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -11,8 +12,11 @@ use crate::support::published::Published;
 use crate::support::punctual::Punctual;
 use crate::support::{have, patient};
 
-/// Number of tasks that each verb changes.
-const TASKS: usize = 2000;
+/// Number of tasks that each verb changes: `PUNCTUAL_STEERING_TASKS`, else 2000. They become due over 1.5 ms each.
+static TASKS: LazyLock<usize> = LazyLock::new(|| match std::env::var("PUNCTUAL_STEERING_TASKS") {
+    Ok(tasks) => tasks.parse().expect("PUNCTUAL_STEERING_TASKS is a number"),
+    Err(_) => 2000,
+});
 
 fn missing_servers() -> bool {
     !have("redis-server") || !have("redis-cli")
@@ -57,9 +61,9 @@ fn call_each(apis: &[Api; 2], name: &str, method: &str, verb: &str) -> Vec<(u16,
         let answer = apis[n % 2].send(method, &path, (method == "POST").then_some("{}")).expect("an answer");
         (answer.status, answer.json())
     };
-    let mut answers = vec![(0, Value::Null); TASKS];
+    let mut answers = vec![(0, Value::Null); *TASKS];
     // In an order of its own, so that some are due before their call and some behind it.
-    for n in (0..TASKS).map(|n| n * 1009 % TASKS) {
+    for n in (0..*TASKS).map(|n| n * 1009 % *TASKS) {
         answers[n] = call(n);
     }
     answers
@@ -75,10 +79,10 @@ fn cancels_pauses_and_triggers_race_with_publishes() {
     let instances = [Punctual::start(&servers.config()), Punctual::start(&servers.config())];
     let apis = instances.each_ref().map(Punctual::api);
     let start = now_ms(&servers) + 1500;
-    let spread = |n: usize| json!({"at": time(start + i64::try_from(n * 3000 / TASKS).unwrap())});
-    put(&apis[0], "cancel", TASKS, spread);
-    put(&apis[0], "pause", TASKS, spread);
-    put(&apis[0], "trigger", TASKS, |_| json!({"every": "1s", "limit": 1000}));
+    let spread = |n: usize| json!({"at": time(start + i64::try_from(n * 3 / 2).unwrap())});
+    put(&apis[0], "cancel", *TASKS, spread);
+    put(&apis[0], "pause", *TASKS, spread);
+    put(&apis[0], "trigger", *TASKS, |_| json!({"every": format!("{}s", TASKS.div_ceil(2000)), "limit": 1000}));
     std::thread::sleep(Duration::from_millis(u64::try_from(start - now_ms(&servers)).unwrap_or(0)));
     let (cancelled, paused, triggered) = std::thread::scope(|scope| {
         let cancels = scope.spawn(|| call_each(&apis, "cancel", "DELETE", ""));
@@ -99,7 +103,7 @@ fn cancels_pauses_and_triggers_race_with_publishes() {
     let keys = keys(&published);
     let of = |name: &str, n: usize| keys.get(format!("{name}-{n}").as_str()).cloned().unwrap_or_default();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for n in 0..TASKS {
+    for n in 0..*TASKS {
         // A cancel that names no key: no message. One that names a key: that one at most. Unknown: it was published before.
         let (status, answer) = &cancelled[n];
         let (messages, named) = (of("cancel", n), answer["key"].as_str());
@@ -129,7 +133,7 @@ fn cancels_pauses_and_triggers_race_with_publishes() {
     }
     crate::support::say(&format!("steering: {counts:?}"));
     assert!(counts["cancel 200 false"] > 100 && counts["pause 200 false"] > 100, "{counts:?}");
-    assert!(counts[r#"trigger 200 "triggered""#] > TASKS / 2, "{counts:?}");
+    assert!(counts[r#"trigger 200 "triggered""#] > *TASKS / 2, "{counts:?}");
 }
 
 /// Takes more than five seconds: 2000 tasks become due over two seconds.
@@ -142,7 +146,7 @@ fn a_bulk_cancel_races_with_publishes() {
     let instances = [Punctual::start(&servers.config()), Punctual::start(&servers.config())];
     let apis = instances.each_ref().map(Punctual::api);
     let start = now_ms(&servers) + 1000;
-    put(&apis[0], "bulk", TASKS, |n| json!({"at": time(start + i64::try_from(n).unwrap())}));
+    put(&apis[0], "bulk", *TASKS, |n| json!({"at": time(start + i64::try_from(n).unwrap())}));
     put(&apis[0], "other", 10, |_| json!({"at": time(start)}));
     std::thread::sleep(Duration::from_millis(u64::try_from(start + 300 - now_ms(&servers)).unwrap_or(0)));
     let (mut sums, mut body) = (BTreeMap::<String, u64>::new(), json!({"prefix": "bulk-"}));
@@ -167,8 +171,8 @@ fn a_bulk_cancel_races_with_publishes() {
     let messages = u64::try_from(keys.iter().filter(|(task, _)| task.starts_with("bulk-")).count()).unwrap();
     assert!(keys.values().all(|keys| keys.len() == 1), "a task came twice");
     // What was changed without a word has no message; of the others at most one came.
-    assert!(messages <= TASKS as u64 - sum("done"), "{messages} messages, {sums:?}");
-    assert!(messages >= TASKS as u64 - sum("done") - sum("in_flight"), "{messages} messages, {sums:?}");
+    assert!(messages <= *TASKS as u64 - sum("done"), "{messages} messages, {sums:?}");
+    assert!(messages >= *TASKS as u64 - sum("done") - sum("in_flight"), "{messages} messages, {sums:?}");
     assert!(sum("done") > 100, "{sums:?}");
     assert_eq!(keys.keys().filter(|task| task.starts_with("other-")).count(), 10, "others are published");
     crate::support::say(&format!("steering: bulk cancel {sums:?}, {messages} messages"));

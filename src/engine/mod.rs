@@ -4,6 +4,7 @@
 //! there is no leader.
 //!
 //! - [`Intake`] is the write API: put, cancel and get tasks; list, requeue and discard dead occurrences.
+//! - Instances share the shards: one of them asks first for the due tasks of a lane in a shard (`instances`).
 //! - A claimer per lane and shard sleeps until the head of the lane is due, claims, and starts a task for the claim.
 //! - A task per claim publishes, judges the outcomes, and settles.
 //! - Each shard has one loop that renews leases, and one that finds missed wake-ups and reaps expired claims.
@@ -16,6 +17,7 @@ pub mod dead;
 mod destinations;
 mod event_log;
 pub mod fault;
+mod instances;
 pub mod intake;
 mod lane_log;
 mod leases;
@@ -197,6 +199,8 @@ impl Engine {
     fn start_loops(&self) {
         let context = &self.context;
         self.loops.spawn(reaper::pass_wakes_on(Arc::clone(context)));
+        self.loops.spawn(instances::keep_ranks(Arc::clone(context)));
+        self.loops.spawn(instances::send_beats(Arc::clone(context)));
         for sink in context.sinks.values() {
             self.loops.spawn(prober::run(Arc::clone(context), Arc::clone(sink)));
         }

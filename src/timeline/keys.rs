@@ -21,6 +21,12 @@ pub fn nothing(namespace: &Namespace) -> String {
     format!("punctual:{{{namespace}}}:nothing")
 }
 
+/// The channel on which the instances of an installation send their beats.
+#[must_use]
+pub fn beats(namespace: &Namespace) -> String {
+    format!("punctual:{{{namespace}}}:beats")
+}
+
 /// The value of [`layout`] in a new timeline: `<layout version> <shards>`.
 #[must_use]
 pub fn layout_value(shards: u16) -> String {

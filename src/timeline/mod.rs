@@ -78,6 +78,12 @@ pub trait Timeline: Send + Sync + 'static {
     /// never sent without a reason.
     fn wakes(&self) -> broadcast::Receiver<Wake>;
 
+    /// Sends a beat to all instances on this timeline, also to this one. It may be lost.
+    async fn send_beat(&self, beat: String) -> Result<(), TimelineError>;
+
+    /// The beats of all instances.
+    fn beats(&self) -> broadcast::Receiver<Arc<str>>;
+
     /// Counts and times all later calls, by verb and result.
     fn count_calls(&self, metrics: Arc<Metrics>);
 

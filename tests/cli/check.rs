@@ -45,7 +45,7 @@ fn a_check_names_the_permissions_that_the_redis_user_lacks() {
     let keys = ["~punctual:{default}:*", "~punctual:{default:[0-9]*}:*"];
     let cases: [(&[&str], i32, &str); 9] = [
         (&["&*", "+@all"], 0, ""),
-        (&["resetchannels", "+@all"], 1, "wake channels"),
+        (&["resetchannels", "+@all"], 1, "cannot subscribe to its channels"),
         (&["&*", "+@all", "-subscribe"], 1, "'subscribe'"),
         (&["&*", "+@all", "-evalsha"], 1, "'evalsha'"),
         (&["&*", "+@all", "-script|load"], 1, "script|load"),

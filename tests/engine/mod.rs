@@ -5,6 +5,7 @@ mod bulk;
 mod copies;
 mod faults;
 mod flow;
+mod instances;
 mod intake;
 mod log;
 mod metrics;

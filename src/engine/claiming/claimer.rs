@@ -24,10 +24,6 @@ use crate::timeline::{
 /// Deadline of a claim call. A claim that Redis runs later takes nothing.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// After this many claims in a row without occurrences, the claimer waits a little before the next call, because other
-/// instances are as fast as this one.
-const MAX_IDLE_WAKES: u32 = 3;
-
 /// Maximum number of suspects in one claim, for occurrences whose claims expired twice. If one of them kills the
 /// instance, all of them have three crashes, and suspects with three crashes are claimed one by one.
 const MAX_SUSPECTS: usize = 64;
@@ -116,7 +112,7 @@ impl Claimer {
                 next_claim.notified(notice);
             }
             let now = self.context.clock.now();
-            match next_claim.next_at(self.lane.has_returns(), now) {
+            match next_claim.asks_at(self.signal.rank().get(), self.lane.has_returns(), now) {
                 Some(at) if now >= at => return,
                 Some(at) => tokio::select! {
                     () = self.context.clock.sleep_until(at) => {}
@@ -135,9 +131,6 @@ impl Claimer {
         mut shares: [CapacityShare; 2],
         trial: Option<u64>,
     ) -> bool {
-        if next_claim.idle() >= MAX_IDLE_WAKES {
-            tokio::time::sleep(Duration::from_micros(rand::random_range(0..3000))).await;
-        }
         // Take the signal before the call is sent. A wake-up that arrives later is kept for the next claim, whatever
         // the reply says. An earlier one must be noted now, because a claim behind a position would not see its task.
         if let Some(notice) = self.signal.take() {
@@ -168,6 +161,7 @@ impl Claimer {
         }
         self.learn(next_claim, kind, after, &claimed);
         if claimed.occurrences.is_empty() {
+            self.lane.metrics.claims_empty.inc();
             return false;
         }
         let bytes = claimed.occurrences.iter().map(|occurrence| occurrence.record.len()).sum();

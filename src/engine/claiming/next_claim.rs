@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::engine::claiming::wake_signal::WakeReasons;
+use crate::engine::instances::Rank;
 use crate::timeline::{Claimed, DuePosition};
 
 /// How often a claim starts at the oldest while other claims start behind returned occurrences.
@@ -60,8 +61,6 @@ pub(in crate::engine) struct NextClaim {
     /// The position behind which it looks for suspects.
     suspects_behind: Option<DuePosition>,
     unreadable: Unreadable,
-    /// Number of claims in a row without occurrences.
-    idle: u32,
     /// No claim before this time, because the lane is paused.
     paused_until: Option<Timestamp>,
 }
@@ -119,14 +118,25 @@ impl NextClaim {
         self.head.into_iter().chain(self.oldest_at).min()
     }
 
+    /// When an instance of this rank makes the next claim. What it leaves to others is forgotten, until a glance shows it.
+    pub(in crate::engine) fn asks_at(&mut self, rank: Rank, has_returns: bool, now: Timestamp) -> Option<Timestamp> {
+        let at = self.next_at(has_returns, now);
+        // Nobody else asks whether the lane is paused, or for what only this claimer has seen.
+        if self.paused_until.is_some() || self.suspects_next || self.unreadable.seen > 0 {
+            return at;
+        }
+        if rank != Rank::Other {
+            return at.and_then(|at| rank.asks_at(at, now));
+        }
+        // Returned occurrences stand at the head and look overdue, so it only looks when it is asked to.
+        let head = self.head.filter(|head| !has_returns || *head == Timestamp::MIN_DUE);
+        self.head = head.filter(|head| rank.asks_at(*head, now).is_some());
+        self.head
+    }
+
     /// Whether the next claim should be for suspects, if the claimer gets the permit.
     pub(in crate::engine) fn asks_for_suspects(&self) -> bool {
         self.suspects_next
-    }
-
-    /// Number of claims in a row without occurrences.
-    pub(in crate::engine) fn idle(&self) -> u32 {
-        self.idle
     }
 
     /// Number of unreadable occurrences that were seen lately.
@@ -167,7 +177,6 @@ impl NextClaim {
             wait(false);
             return;
         }
-        self.idle = if claimed.occurrences.is_empty() { self.idle.saturating_add(1) } else { 0 };
         match kind {
             ClaimKind::Newest => self.newest_next = false,
             ClaimKind::Unreadable => self.asked_for_unreadable(claimed),
@@ -393,6 +402,35 @@ mod tests {
         assert_eq!(next_claim.next_at(false, at(1001)), Some(at(2001)));
         next_claim.learn(ClaimKind::Ordinary, None, &claimed(2001, -100, Some(2050)), |_| false);
         assert_eq!(next_claim.next_at(false, at(2001)), Some(at(2050)), "it is resumed");
+    }
+
+    #[test]
+    fn an_instance_that_neither_owns_a_shard_nor_is_its_deputy_asks_for_what_is_overdue() {
+        let mut next_claim = NextClaim::default();
+        let wake_by = |due| WakeReasons { due: Some(due), ..WakeReasons::default() };
+        next_claim.notified(wake_by(at(100)));
+        assert_eq!(next_claim.asks_at(Rank::Deputy, false, at(0)), Some(at(125)));
+        assert_eq!(next_claim.asks_at(Rank::Owner, false, at(0)), Some(at(100)));
+        assert_eq!(next_claim.asks_at(Rank::Other, false, at(0)), None);
+        assert_eq!(next_claim.asks_at(Rank::Owner, false, at(0)), None, "it was forgotten");
+        // A glance shows a backlog: it claims while replies show more of it.
+        next_claim.notified(wake_by(at(100)));
+        assert_eq!(next_claim.asks_at(Rank::Other, false, at(350)), Some(at(100)));
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(350, 110, Some(100)), |_| false);
+        assert_eq!(next_claim.asks_at(Rank::Other, false, at(360)), Some(at(100)));
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(360, 110, Some(111)), |_| false);
+        assert_eq!(next_claim.asks_at(Rank::Other, false, at(360)), None);
+        // A better rank: it looks at once.
+        next_claim.notified(WakeReasons { look: true, ..WakeReasons::default() });
+        assert_eq!(next_claim.asks_at(Rank::Other, true, at(360)), Some(Timestamp::MIN_DUE));
+        // Returned occurrences look like a backlog.
+        next_claim.learn(ClaimKind::Ordinary, None, &claimed(370, 110, Some(100)), |_| false);
+        assert_eq!(next_claim.asks_at(Rank::Other, true, at(370)), None);
+        // What only this claimer has seen, and a paused lane, are its own.
+        next_claim.learn(ClaimKind::Ordinary, None, &Claimed { suspects: 1, ..claimed(400, 110, None) }, |_| true);
+        assert_eq!(next_claim.asks_at(Rank::Other, false, at(400)), Some(at(400)));
+        next_claim.learn(ClaimKind::Suspects, None, &Claimed::paused(at(400)), |_| false);
+        assert_eq!(next_claim.asks_at(Rank::Other, false, at(400)), Some(at(1400)));
     }
 
     #[test]

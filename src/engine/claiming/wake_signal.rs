@@ -4,12 +4,14 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock::Timestamp;
+use crate::engine::instances::OwnRank;
 
 /// Why a claimer has to wake up; one per shard and lane.
 #[derive(Default)]
 pub(in crate::engine) struct WakeSignal {
     reasons: Mutex<WakeReasons>,
     notify: Notify,
+    rank: OwnRank,
 }
 
 /// The content of a signal.
@@ -24,6 +26,11 @@ pub(in crate::engine) struct WakeReasons {
 }
 
 impl WakeSignal {
+    /// How soon this instance asks for the due tasks of this lane and shard.
+    pub(in crate::engine) fn rank(&self) -> &OwnRank {
+        &self.rank
+    }
+
     /// Notes a due. Wakes the claimer only if this due is earlier than the noted one.
     pub(in crate::engine) fn raise(&self, due: Timestamp) {
         let mut reasons = self.reasons.lock();

@@ -10,6 +10,7 @@ use tracing::{debug, error, warn};
 
 use crate::engine::context::{Context, ShardContext};
 use crate::engine::fault::{self, Point};
+use crate::engine::instances::Rank;
 use crate::engine::state;
 use crate::task::Lane;
 use crate::timeline::{Glance, GlanceRequest, ReapRequest, Reaped, TimelineError, Wake};
@@ -136,7 +137,10 @@ pub(in crate::engine) async fn pass_wakes_on(context: Arc<Context>) {
         };
         match wake {
             Ok(Wake { shard, lane, due }) => {
-                if let Some(signal) = context.signals.get(&(shard, lane)) {
+                // Others learn from a glance what is overdue.
+                if let Some(signal) =
+                    context.signals.get(&(shard, lane)).filter(|signal| signal.rank().get() != Rank::Other)
+                {
                     signal.raise(due);
                 }
             }

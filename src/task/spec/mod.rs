@@ -175,7 +175,7 @@ fn catch_up(field: Field<'_, '_>) -> Option<CatchUp> {
     let text = field.text()?;
     CatchUp::of(&text).or_else(|| {
         let known = object::hint(&text, CatchUp::ALL.iter().map(|policy| policy.as_str()));
-        let detail = format!("`{}` is none of `once`, `all` and `none`{known}", object::shown(&text));
+        let detail = format!("`{}` is no catch-up: use `once`, `all` or `none`{known}", object::shown(&text));
         field.path.fault("bad_value", detail)
     })
 }

@@ -48,6 +48,7 @@ pub struct MemoryTimeline {
     /// Number of times the link came up.
     ups: AtomicU64,
     wakes: broadcast::Sender<Wake>,
+    beats: broadcast::Sender<Arc<str>>,
     faults: Mutex<VecDeque<(Verb, InjectedFault)>>,
     calls: Calls,
 }
@@ -77,6 +78,7 @@ impl MemoryTimeline {
             link: watch::Sender::new(Link::Up(1)),
             ups: AtomicU64::new(1),
             wakes: broadcast::Sender::new(MAX_WAKES_KEPT),
+            beats: broadcast::Sender::new(MAX_WAKES_KEPT),
             faults: Mutex::default(),
             calls: Calls::default(),
         }
@@ -182,6 +184,19 @@ impl Timeline for MemoryTimeline {
 
     fn wakes(&self) -> broadcast::Receiver<Wake> {
         self.wakes.subscribe()
+    }
+
+    async fn send_beat(&self, beat: String) -> Result<(), TimelineError> {
+        if let Link::Down(detail) = &*self.link.borrow() {
+            return Err(TimelineError::Away(detail.clone()));
+        }
+        // An error means that there is no receiver.
+        drop(self.beats.send(beat.into()));
+        Ok(())
+    }
+
+    fn beats(&self) -> broadcast::Receiver<Arc<str>> {
+        self.beats.subscribe()
     }
 
     fn count_calls(&self, metrics: Arc<Metrics>) {

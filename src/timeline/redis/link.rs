@@ -47,6 +47,9 @@ const LOG_PAUSE: Duration = Duration::from_secs(60);
 /// How many wake-ups a slow receiver may fall behind before it misses some.
 const MAX_WAKES: usize = 1024;
 
+/// How many beats a slow receiver may fall behind before it misses some.
+const MAX_BEATS: usize = 2048;
+
 /// Keep-alive settings of the sockets, in case Redis dies without closing them.
 pub(super) const SOCKET: RedisSocket = RedisSocket {
     probe_after: Duration::from_secs(10),
@@ -62,6 +65,7 @@ const CONNECTING: &str = "connecting";
 pub(super) struct LinkState {
     pub(super) link: watch::Sender<Link>,
     pub(super) wakes: broadcast::Sender<Wake>,
+    pub(super) beats: broadcast::Sender<Arc<str>>,
     /// The result of the layout check, once there is one.
     pub(super) layout: watch::Sender<Option<Result<(), RedisError>>>,
     session: watch::Sender<Option<Session>>,
@@ -74,6 +78,7 @@ impl LinkState {
         LinkState {
             link: watch::Sender::new(Link::Down(CONNECTING.to_owned())),
             wakes: broadcast::Sender::new(MAX_WAKES),
+            beats: broadcast::Sender::new(MAX_BEATS),
             layout: watch::Sender::new(None),
             session: watch::Sender::new(None),
             away_since: Mutex::new(Some(Instant::now())),
@@ -121,7 +126,9 @@ pub(super) struct Connector {
     /// One key that never exists for each slot of the timeline.
     slots: Vec<String>,
     strict: bool,
+    /// The channels of wake-ups.
     channels: Vec<(String, Shard)>,
+    beat_channel: String,
     time: Time,
     pub(super) durability: Durability,
     connect_timeout: Duration,
@@ -150,6 +157,7 @@ impl Connector {
             namespace,
             strict,
             channels,
+            beat_channel: keys::beats(&config.namespace),
             time,
             durability,
             connect_timeout,
@@ -226,7 +234,8 @@ impl Connector {
     async fn subscribe(&self, session: &Session) -> Result<PubSub, String> {
         let subscribing = self.access.subscribe(&session.commands, SOCKET, self.connect_timeout);
         let mut subscription = subscribing.await.map_err(|away| away.detail)?;
-        let names: Vec<&str> = self.channels.iter().map(|(name, _)| name.as_str()).collect();
+        let wakes = self.channels.iter().map(|(name, _)| name.as_str());
+        let names: Vec<&str> = wakes.chain([self.beat_channel.as_str()]).collect();
         self.in_time(subscription.subscribe(names)).await?;
         Ok(subscription)
     }
@@ -372,11 +381,19 @@ impl LinkTask {
         loop {
             tokio::select! {
                 message = messages.next() => match message {
+                    Some(message) if message.get_channel_name() == self.connector.beat_channel => self.pass_on(&message),
                     Some(message) => self.wake(&message),
                     None => return "the connection was closed".to_owned(),
                 },
                 reason = &mut silence => return reason,
             }
+        }
+    }
+
+    fn pass_on(&self, beat: &Msg) {
+        if let Ok(text) = std::str::from_utf8(beat.get_payload_bytes()) {
+            // An error means that there is no receiver yet.
+            drop(self.link_state.beats.send(text.into()));
         }
     }
 

@@ -49,7 +49,7 @@ pub use self::server::{Advice, ServerCheck, ServerCheckError, ServerState, check
 use self::settle::SettleCall;
 use self::verbs::{Cancel, Extend, Get};
 use super::calls::{Calls, Verb};
-use super::keys::Keys;
+use super::keys::{self, Keys};
 use super::{
     BrowseRequest, Browsed, CancelAnswer, ClaimRequest, Claimed, CountRequest, Dead, Glance, GlanceRequest, LaneCounts,
     LanePauseAnswer, LanePauseRequest, Link, MAX_BATCH, MoveAnswer, MoveRequest, Put, PutAnswer, PutMode, ReapRequest,
@@ -72,6 +72,7 @@ pub struct RedisTimeline {
     link_task: AbortHandle,
     shards: u16,
     keys: Vec<Keys>,
+    beat_channel: String,
     clock: Arc<dyn Clock>,
     time: Time,
     durability: Durability,
@@ -107,6 +108,7 @@ impl RedisTimeline {
             link_task,
             shards: config.shards,
             keys,
+            beat_channel: keys::beats(&config.namespace),
             clock,
             time,
             durability: config.durability,
@@ -225,6 +227,18 @@ impl Timeline for RedisTimeline {
 
     fn wakes(&self) -> broadcast::Receiver<Wake> {
         self.link_state.wakes.subscribe()
+    }
+
+    async fn send_beat(&self, beat: String) -> Result<(), TimelineError> {
+        let session = self.link_state.session().map_err(TimelineError::Away)?;
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(&self.beat_channel).arg(beat);
+        let sent = session.ask(&publish, self.response_timeout, None).await;
+        sent.map(drop).map_err(|failure| TimelineError::Away(failure.to_string()))
+    }
+
+    fn beats(&self) -> broadcast::Receiver<Arc<str>> {
+        self.link_state.beats.subscribe()
     }
 
     fn count_calls(&self, metrics: Arc<Metrics>) {

@@ -117,13 +117,13 @@ pub async fn check_server(config: &RedisConfig) -> Result<ServerCheck, ServerChe
             true
         }
     };
-    let names: Vec<String> = keys.iter().map(Keys::wake).collect();
+    let names: Vec<String> = keys.iter().map(Keys::wake).chain([keys::beats(&config.namespace)]).collect();
     let subscribed = access.subscribe(&session.commands, SOCKET, config.connect_timeout).await;
     let mut subscription = subscribed.map_err(ServerCheckError::Away)?;
     match timeout(config.response_timeout, subscription.subscribe(names)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            let detail = format!("cannot subscribe to its wake channels: {error}");
+            let detail = format!("cannot subscribe to its channels: {error}");
             return Err(ServerCheckError::Away(Away::new(Cause::Refused, detail)));
         }
         Err(_) => {

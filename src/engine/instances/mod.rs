@@ -1,0 +1,118 @@
+//! The instances on one timeline, which share its shards.
+//!
+//! Each instance sends a beat once a second: which lanes it serves at the moment. From the beats of the last seconds, every
+//! instance computes for each lane and shard who asks first, the [`Rank`]. The claim script alone decides who gets an
+//! occurrence, so a rank that is wrong for a moment costs calls or milliseconds, and never a message.
+
+mod beat;
+mod rank;
+mod view;
+
+pub(super) use rank::{OwnRank, Rank};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+use tracing::debug;
+
+use self::beat::Beat;
+use self::rank::WORSE_RANK_PAUSE;
+use self::view::View;
+use crate::engine::BreakerState;
+use crate::engine::context::Context;
+use crate::task::Lane;
+
+/// How often an instance looks whether its own lanes or those of others have changed.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The pause between two beats is at least this long while nothing changes, and at most 0.2 s longer.
+const MIN_BEAT_INTERVAL: Duration = Duration::from_millis(900);
+
+/// Sends the beats of this instance until the engine is closed. While it stops, it serves no lanes.
+pub(super) async fn send_beats(context: Arc<Context>) {
+    let mut sent: Option<BTreeSet<Lane>> = None;
+    let mut next = Instant::now();
+    loop {
+        let lanes = served_lanes(&context);
+        if Instant::now() >= next || sent.as_ref() != Some(&lanes) {
+            let beat = Beat { instance: context.config.instance.clone(), lanes: lanes.clone() };
+            if let Err(error) = context.timeline.send_beat(beat.pack()).await {
+                debug!(%error, "cannot send a beat; retrying in 1 s");
+            }
+            sent = Some(lanes);
+            next = Instant::now() + MIN_BEAT_INTERVAL + Duration::from_millis(rand::random_range(0..200));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            () = context.closed.cancelled() => return,
+        }
+    }
+}
+
+/// The lanes that this instance claims at the moment.
+fn served_lanes(context: &Context) -> BTreeSet<Lane> {
+    if context.stopping.is_cancelled() {
+        return BTreeSet::new();
+    }
+    let claims = |lane: &Lane| {
+        context.lanes.get(lane).is_some_and(|lane| !matches!(lane.sink.breaker.state(), BreakerState::Open { .. }))
+    };
+    context.lanes.keys().filter(|lane| claims(lane)).cloned().collect()
+}
+
+/// Receives the beats of all instances and sets the ranks of this one, until the engine is closed.
+pub(super) async fn keep_ranks(context: Arc<Context>) {
+    let mut beats = context.timeline.beats();
+    let mut view = View::new(&context.config.instance);
+    // A worse rank applies a while after a change, so ranks are computed until then.
+    let mut compute_until = Instant::now();
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    follow(&context, &view, Instant::now());
+    loop {
+        tokio::select! {
+            beat = beats.recv() => match beat {
+                Ok(text) => {
+                    if let Some(beat) = Beat::unpack(&text) {
+                        let now = Instant::now();
+                        if view.note(beat, now) {
+                            compute_until = now + WORSE_RANK_PAUSE + 2 * LOOK_INTERVAL;
+                        }
+                    }
+                    continue;
+                }
+                Err(RecvError::Lagged(_)) => continue,
+                Err(RecvError::Closed) => return,
+            },
+            _ = look.tick() => {}
+            () = context.closed.cancelled() => return,
+        }
+        let now = Instant::now();
+        if view.forget_silent(now) {
+            compute_until = now + WORSE_RANK_PAUSE + 2 * LOOK_INTERVAL;
+        }
+        if now <= compute_until {
+            follow(&context, &view, now);
+        }
+    }
+}
+
+/// Sets the ranks of this instance. A claimer whose rank is better now looks for what others may have left.
+fn follow(context: &Context, view: &View, now: Instant) {
+    context.metrics.instances.set(i64::try_from(view.count()).unwrap_or(i64::MAX));
+    let mut owned = BTreeMap::new();
+    for ((shard, lane), signal) in &context.signals {
+        let (place, count) = view.place(lane);
+        let own_rank = signal.rank();
+        if own_rank.follow(Rank::of(place, count, *shard), now) {
+            signal.look();
+        }
+        *owned.entry(lane).or_insert(0) += i64::from(own_rank.get() == Rank::Owner);
+    }
+    for (lane, owned) in owned {
+        context.metrics.lane(lane.as_str()).shards_owned.set(owned);
+    }
+}
