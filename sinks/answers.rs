@@ -79,8 +79,8 @@ impl Answers {
         self.state.lock().open == 0
     }
 
-    /// Answers every open message with `Retry`. Messages that were not handed over are definite. If only the answers are
-    /// missing, those waited for others, so they are [`Fault::Unavailable`].
+    /// Answers every open message with `Retry`. A message that was not handed over cannot arrive any more, so its answer is
+    /// `definite`; if the `fault` is [`Fault::Unanswered`], it only waited behind others, and gets [`Fault::Unavailable`].
     pub(crate) fn give_up(&self, fault: Fault, detail: &str) {
         let all = self.state.lock().answered.len();
         self.give_up_these(0..all, fault, detail);

@@ -59,7 +59,7 @@ pub(crate) struct Kafka {
     alone: SharedConnection<Producer>,
     topics: Topics,
     /// The topic for metadata requests.
-    topic: Mutex<Option<String>>,
+    metadata_topic: Mutex<Option<String>>,
     /// The password of the user in the URL, unless a property sets one.
     password: Option<Password>,
 }
@@ -88,7 +88,7 @@ impl Kafka {
             window: Window::new(WINDOW_UNITS, UNIT_BYTES),
             alone: SharedConnection::new(),
             topics: Topics::default(),
-            topic: Mutex::default(),
+            metadata_topic: Mutex::default(),
             password,
         })
     }
@@ -109,18 +109,19 @@ impl Kafka {
         }
         let answer_timeout = self.peer.answer_timeout;
         // Long enough for a broker that only closed an idle connection to be back.
-        let patience = (answer_timeout / 4).min(Duration::from_secs(1));
-        Producer::connect(client, Arc::clone(&self.settings), self.topic(), patience, answer_timeout / 2).await
+        let reconnect_time = (answer_timeout / 4).min(Duration::from_secs(1));
+        Producer::connect(client, Arc::clone(&self.settings), self.metadata_topic(), reconnect_time, answer_timeout / 2)
+            .await
     }
 
     /// The topic that was last published to.
-    fn topic(&self) -> Option<String> {
-        self.topic.lock().clone()
+    fn metadata_topic(&self) -> Option<String> {
+        self.metadata_topic.lock().clone()
     }
 
     /// Makes it the topic for metadata requests.
-    fn ask_for(&self, topic: &str) {
-        let mut current = self.topic.lock();
+    fn set_metadata_topic(&self, topic: &str) {
+        let mut current = self.metadata_topic.lock();
         if current.as_deref() != Some(topic) {
             *current = Some(topic.to_owned());
         }
@@ -150,8 +151,8 @@ impl Broker for Kafka {
         self.connect_with(self.settings.client.clone()).await
     }
 
-    /// Rejects destinations that cannot be topics, even without a connection. Before the first publish, the first other one
-    /// is the topic for metadata requests.
+    /// Rejects destinations that cannot be topics, even without a connection. Before the first publish, the first valid one
+    /// becomes the topic for metadata requests.
     fn prepare(&self, batch: &[Message], answers: &Answers) {
         let mut first = None;
         for (index, message) in batch.iter().enumerate() {
@@ -160,30 +161,30 @@ impl Broker for Kafka {
                 Err(detail) => answers.set(index, Outcome::Reject(detail)),
             }
         }
-        let mut topic = self.topic.lock();
+        let mut topic = self.metadata_topic.lock();
         *topic = topic.take().or_else(|| first.map(str::to_owned));
     }
 
     async fn check_or_end(&self, producer: &Producer) -> bool {
-        producer.check_or_end(self.topic().as_deref()).await
+        producer.check_or_end(self.metadata_topic().as_deref()).await
     }
 
     async fn publish(&self, producer: &Arc<Producer>, batch: Vec<Message>, answers: &Answers, deadline: Instant) {
         let times = PublishTimeouts { hand_over: deadline - settings::longest(self.peer.answer_timeout), deadline };
         let call = || Call { broker: self, batch: &batch, answers, times, round: None };
-        let (mut listed, mut unlisted) = (call(), call());
+        let (mut for_listed, mut for_unlisted) = (call(), call());
         let fits = (0..batch.len()).filter(|&index| check_topic(&batch[index].destination).is_ok());
-        let (at_once, later) = listed.listed(fits.collect());
+        let (at_once, later) = for_listed.split_by_listed(fits.collect());
         if let Some(&index) = at_once.first() {
-            self.ask_for(&batch[index].destination);
+            self.set_metadata_topic(&batch[index].destination);
         }
         let after_the_list = async {
-            let found = unlisted.look_for(producer, later).await;
-            unlisted.run(producer, found).await;
+            let found = for_unlisted.look_for(producer, later).await;
+            for_unlisted.run(producer, found).await;
         };
-        let both = async { tokio::join!(listed.run(producer, at_once), after_the_list) };
+        let both = async { tokio::join!(for_listed.run(producer, at_once), after_the_list) };
         if timeout_at(deadline, both).await.is_err() {
-            let troubles = [listed.give_up(), unlisted.give_up()];
+            let troubles = [for_listed.give_up(), for_unlisted.give_up()];
             let unavailable = || (Fault::Unavailable, self.peer.no_answer());
             let (fault, detail) = troubles.into_iter().flatten().next().unwrap_or_else(unavailable);
             answers.give_up(fault, &detail);
@@ -202,7 +203,7 @@ impl Broker for Kafka {
     }
 
     async fn ask(&self, producer: &Producer, deadline: Instant) -> Result<(), Away> {
-        let (topic, limit) = (self.topic(), deadline - Instant::now());
+        let (topic, limit) = (self.metadata_topic(), deadline - Instant::now());
         tokio::select! {
             answer = producer.ask(topic.clone(), limit) => answer,
             () = producer.lost(topic.as_deref()) => {
@@ -227,7 +228,7 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// The messages for listed topics, and the others. If librdkafka may create topics, all count as listed.
-    fn listed(&self, indices: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
+    fn split_by_listed(&self, indices: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
         // Looked up once per topic: another publish may get a new list in the meantime, and the messages for one
         // destination must stay together.
         let mut known: HashMap<&str, bool> = HashMap::new();
@@ -244,7 +245,7 @@ impl Call<'_> {
         if indices.is_empty() || !self.broker.topics.renew(producer, limit).await {
             return indices;
         }
-        let (found, unknown) = self.listed(indices);
+        let (found, unknown) = self.split_by_listed(indices);
         unknown.into_iter().for_each(|index| self.answers.set(index, verdict::unlisted()));
         found
     }

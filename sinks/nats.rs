@@ -55,8 +55,8 @@ pub(crate) struct Nats {
     tls: Tls,
     peer: Peer,
     namespace: String,
-    /// The reserved subjects that it may publish to.
-    allowed: Option<DestinationPatterns>,
+    /// The configured patterns of subjects. One that names a reserved subject explicitly allows it.
+    destinations: Option<DestinationPatterns>,
     window: Window,
 }
 
@@ -100,7 +100,7 @@ impl Nats {
             tls: config.tls().clone(),
             peer: Peer::new(config),
             namespace: config.namespace().to_owned(),
-            allowed: config.destinations().cloned(),
+            destinations: config.destinations().cloned(),
             window: Window::new(WINDOW_UNITS, UNIT_BYTES),
         })
     }
@@ -178,9 +178,11 @@ impl Nats {
     fn check_subject(&self, subject: &str) -> Result<(), String> {
         check_form(subject)?;
         // Otherwise a task could ask JetStream to delete a stream, change a key-value bucket, or answer another client.
-        if is_reserved(subject) && !self.allowed.as_ref().is_some_and(|allowed| allowed.allow_explicitly(subject)) {
+        if is_reserved(subject)
+            && !self.destinations.as_ref().is_some_and(|patterns| patterns.allow_explicitly(subject))
+        {
             return Err(format!(
-                "`{subject}` is a subject of the server and its services, as all that begin with `$` or `_`"
+                "`{subject}` is reserved for the server and its services, like every subject that begins with `$` or `_`: only a sink whose `destinations` name it may publish to it"
             ));
         }
         Ok(())

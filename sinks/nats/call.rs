@@ -61,7 +61,7 @@ impl<'a> NatsPublish<'a> {
                 share = self.broker.window.share(&message.destination, self.batch.len());
             }
             self.held[index] = self.permit(&mut share, size(message)).await;
-            if self.route.lost || !self.connection.alive() {
+            if self.route.closed || !self.connection.alive() {
                 drop(share);
                 return self.finish().await;
             }
@@ -90,7 +90,7 @@ impl<'a> NatsPublish<'a> {
             tokio::select! {
                 biased;
                 permit = &mut permit => return Some(permit),
-                () = self.next_reply() => if self.route.lost { return None },
+                () = self.next_reply() => if self.route.closed { return None },
             }
         }
     }
@@ -98,7 +98,7 @@ impl<'a> NatsPublish<'a> {
     async fn next_reply(&mut self) {
         match self.route.replies.recv().await {
             Some(reply) => self.take(reply),
-            None => self.route.lost = true,
+            None => self.route.closed = true,
         }
     }
 
@@ -141,7 +141,7 @@ impl<'a> NatsPublish<'a> {
 
     /// Handles answers until every message has one, or no more can arrive.
     async fn finish(&mut self) {
-        while !self.answers.complete() && !self.route.lost {
+        while !self.answers.complete() && !self.route.closed {
             self.next_reply().await;
         }
         self.answers.give_up(Fault::Sink, &self.connection.end_words());
@@ -173,8 +173,8 @@ fn header_map(namespace: &str, message: &Message) -> Result<HeaderMap, String> {
     let copy = if message.is_dead_copy() { "/dead" } else { "" };
     map.insert(NATS_MESSAGE_ID, value(&format!("{namespace}/{}{copy}", message.key))?);
     for (name, text) in message.all_headers() {
-        // They delete keys of a key-value bucket, whose stream may take any subject. Whoever may publish to a reserved
-        // subject may do so.
+        // Headers that begin with `kv-` delete keys of a key-value bucket, and the stream of a bucket can take ordinary
+        // subjects, too. So they are allowed only for reserved subjects, which a sink must name explicitly.
         if name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("kv-")) && !is_reserved(&message.destination) {
             return Err(format!("`{name}` is a header of key-value buckets"));
         }

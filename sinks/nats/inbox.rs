@@ -106,8 +106,8 @@ struct Routes {
 pub(super) struct Route {
     pub(super) call: u64,
     pub(super) replies: mpsc::UnboundedReceiver<NatsReply>,
-    /// Set by its owner once the last answer has arrived.
-    pub(super) lost: bool,
+    /// Set by the publish when the connection is lost and every answer that had arrived was read: no more can come.
+    pub(super) closed: bool,
     routes: Arc<Routes>,
 }
 
@@ -129,7 +129,7 @@ impl Routes {
             calls.insert(call, sender);
         }
         drop(calls);
-        Route { call, replies, lost: false, routes: Arc::clone(self) }
+        Route { call, replies, closed: false, routes: Arc::clone(self) }
     }
 
     /// Distributes the messages of the inbox until the connection is lost or ended.

@@ -151,7 +151,7 @@ async fn run(act: TaskAct, arguments: &TasksArguments, more: Map<String, Value>)
     if !arguments.ids.is_empty() {
         return each(act, &caller, arguments, more).await;
     }
-    let mut body = members(arguments.filter.said());
+    let mut body = members(arguments.filter.given());
     body.extend(arguments.all.then(|| ("all".to_owned(), Value::from(true))));
     body.extend(more);
     if arguments.dry_run || !arguments.yes {

@@ -98,7 +98,7 @@ pub(super) async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
     let mut counts = ExportCounts::default();
     let mut cursor = None;
     loop {
-        let said = arguments.filter.said();
+        let said = arguments.filter.given();
         let (_, page) = caller.page("/v1/tasks", &said, PAGE_ENTRIES, &cursor, "cannot list tasks").await?;
         let listed = page.items.iter().map(|item| serde_json::from_str::<ListedIdView>(item.get()));
         let listed = listed.collect::<Result<Vec<_>, _>>().map_err(|_| caller.no_instance("cannot list tasks", 200))?;

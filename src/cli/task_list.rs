@@ -85,7 +85,7 @@ struct ListedTaskView {
 /// Shows a line for each task: id, lane, status and due.
 pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
     let caller = ApiCaller::new(&arguments.place)?;
-    caller.list("/v1/tasks", &arguments.filter.said(), arguments.limit, "cannot list tasks", line).await
+    caller.list("/v1/tasks", &arguments.filter.given(), arguments.limit, "cannot list tasks", line).await
 }
 
 /// Shows a line for each task that waits: due, id, lane, and whether it is overdue.
@@ -120,7 +120,7 @@ impl FilterArguments {
     }
 
     /// Its query parameters, as the API names them.
-    pub(super) fn said(&self) -> [(&'static str, &Option<String>); 6] {
+    pub(super) fn given(&self) -> [(&'static str, &Option<String>); 6] {
         [
             ("lane", &self.lane),
             ("status", &self.status),

@@ -98,7 +98,8 @@ impl Schedule {
 
     /// Up to `max` dues later than `after` of a recurring task that was put at `anchor`; none of one that is due once.
     ///
-    /// Of the occurrences that `limit` allows, `came_due` came before the one at `after`, which counts, too.
+    /// `came_due` is the number of occurrences before the one at `after`. That one counts, too, so `limit - came_due - 1` are
+    /// left.
     ///
     /// # Errors
     /// If the cron expression or the zone cannot be parsed.

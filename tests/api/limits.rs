@@ -220,7 +220,7 @@ async fn a_stop_finishes_current_requests_and_accepts_no_new_connection() {
     let (idle, mut busy) = (stage.connect().await, stage.connect().await);
     let head = format!("{HEAD}content-length: {}\r\n\r\n", TASK.len());
     busy.write_all(head.as_bytes()).await.unwrap();
-    // It is being handled once its head was read: the server asks for the body of the next one only then.
+    // Once this later request is answered, the server has also read the head of the one before.
     assert_eq!(stage.get("/healthz").await.status, 200);
     stage.stop.cancel();
     while stage.server.is_finished() || tokio::net::TcpStream::connect(stage.client.0).await.is_ok() {

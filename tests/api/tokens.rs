@@ -24,7 +24,7 @@ enum About {
     AnotherDestination,
 }
 
-/// The columns of the table behind the request: its title, the token, and what the request is about.
+/// The columns of the table to the right of the request: its title, the token, and what the request is about.
 const COLUMNS: [(&str, &str, About); 8] = [
     ("`read`", "reader", About::Own),
     ("`write`", "writer", About::Own),

@@ -34,9 +34,9 @@ fn the_help_of_every_command_matches_its_snapshot() {
 #[test]
 fn bash_completes_commands_and_their_options() {
     let script = run(&["completions", "bash"]).out;
-    let complete = |detail: &str, at: usize| {
+    let complete = |command_line: &str, at: usize| {
         let ask = format!(
-            "{script}\nCOMP_WORDS=({detail}) COMP_CWORD={at}\n_punctual punctual \"${{COMP_WORDS[{at}]}}\" \"${{COMP_WORDS[{at} - 1]}}\"\n\
+            "{script}\nCOMP_WORDS=({command_line}) COMP_CWORD={at}\n_punctual punctual \"${{COMP_WORDS[{at}]}}\" \"${{COMP_WORDS[{at} - 1]}}\"\n\
              printf '%s\\n' \"${{COMPREPLY[@]}}\""
         );
         let output = Command::new("bash").args(["-uc", &ask]).stdin(Stdio::null()).output();

@@ -30,7 +30,7 @@ fn bad_at(due: Timestamp) -> Task {
 }
 
 /// How many accepted messages were at most this many seconds late according to the metrics, and how many there are.
-fn punctual(bed: &Bed, bound: &str) -> (u64, u64) {
+fn accepted_within(bed: &Bed, bound: &str) -> (u64, u64) {
     let text = bed.metrics.text();
     let value = |name: String| {
         let line = text.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("{name}: {text}"));
@@ -54,7 +54,7 @@ async fn good_ones_pass(bed: &Bed, bad: impl Fn(Timestamp, usize) -> Timestamp) 
         bed.pass(millis(20)).await;
     }
     bed.pass(seconds(1)).await;
-    let ((soon, all), (within, _)) = (punctual(bed, "0.05"), punctual(bed, "0.25"));
+    let ((soon, all), (within, _)) = (accepted_within(bed, "0.05"), accepted_within(bed, "0.25"));
     assert_eq!(all, GOOD as u64, "every good one was published within a second: nobody waits for the bad ones");
     assert!(soon * 100 >= all * 99, "{soon} of {all} within 50 ms");
     assert_eq!(within, all, "also in the first second, when it is not known yet that the destination is at fault");
@@ -114,7 +114,7 @@ async fn good_messages_pass_bad_messages_that_are_large() {
         bed.pass(millis(20)).await;
     }
     bed.pass(seconds(1)).await;
-    let (within, all) = punctual(&bed, "0.25");
+    let (within, all) = accepted_within(&bed, "0.25");
     assert_eq!((within, all), (GOOD as u64, GOOD as u64), "every good one was published in time");
     assert!(bed.dead().is_empty(), "within `patience` no message is dead");
     bed.sink.answer_by(|_| Answer::Accept);

@@ -89,8 +89,8 @@ async fn a_cancelled_or_replaced_task_is_not_published_at_its_former_due() {
 #[tokio::test(start_paused = true)]
 async fn a_task_replaced_in_flight_goes_on_as_asked_once_its_claim_has_ended() {
     let bed = Bed::start();
-    let hung = Arc::new(Mutex::new(0));
-    let count = Arc::clone(&hung);
+    let messages_seen = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&messages_seen);
     bed.sink.answer_by(move |_| {
         let mut count = count.lock().unwrap();
         *count += 1;
@@ -185,14 +185,17 @@ async fn a_backlog_delays_newly_due_tasks_only_by_its_share_of_each_claim() {
     assert_eq!((place.len(), put_at.len()), (order.len(), 50), "each once");
     // Messages already in flight and the backlog's half of the same claims go first; the sink serves several claims in
     // parallel.
-    let passed: Vec<usize> = put_at.iter().map(|(id, before)| place[id.as_str()] - before).collect();
-    assert!(passed.iter().all(|passed| *passed <= 5 * IN_FLIGHT), "so many before each: {passed:?}");
+    let published_before: Vec<usize> = put_at.iter().map(|(id, before)| place[id.as_str()] - before).collect();
+    assert!(
+        published_before.iter().all(|count| *count <= 5 * IN_FLIGHT),
+        "published before each: {published_before:?}"
+    );
 }
 
 /// Ten cron tasks have each missed a month of seconds, which takes minutes to compute. A one-shot task is claimed
 /// beside them. The test uses real time, because time has to pass during the computation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_verdict_that_is_known_is_settled_whatever_else_its_claim_works_out() {
+async fn a_known_verdict_is_settled_while_its_claim_still_computes_other_dues() {
     let bed = Bed::start();
     let ids: Vec<String> = (0..10).map(|n| format!("cron{n}")).collect();
     bed.put(ids.iter().map(String::as_str).chain(["once"]).map(|id| (id, after(seconds(3600))))).await;

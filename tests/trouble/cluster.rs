@@ -12,7 +12,7 @@ const SUPPORTED: &str = "supported is one Redis or Valkey, or a cluster whose on
 const TASK: &str = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
 
 /// `check` and `serve` refuse this node with this detail, and leave no keys there.
-fn is_refused(node: &RedisServer, detail: &str) {
+fn assert_refused(node: &RedisServer, detail: &str) {
     for (code, said) in serve_and_check(&["--redis", &node.url()]) {
         assert_eq!(code, Some(2), "{said}");
         assert!(said.contains(SUPPORTED) && said.contains(detail), "no `{detail}` in {said}");
@@ -40,7 +40,7 @@ fn either_of_two_masters_is_refused() {
         return;
     }
     let masters = RedisServer::start_masters(8192);
-    masters.iter().for_each(|master| is_refused(master, "`MOVED "));
+    masters.iter().for_each(|master| assert_refused(master, "`MOVED "));
 }
 
 /// The slot of every shard counts, also while it is migrating.
@@ -53,10 +53,10 @@ fn a_node_without_the_slot_of_one_shard_is_refused() {
     let (slot, ..) = last_shard(&node);
     let id = other.node_id();
     node.cluster(&["SETSLOT", &slot.to_string(), "MIGRATING", &id]);
-    is_refused(&node, &format!("`ASK {slot} "));
+    assert_refused(&node, &format!("`ASK {slot} "));
     node.cluster(&["SETSLOT", &slot.to_string(), "STABLE"]);
     node.move_slot(slot, &other);
-    is_refused(&node, &format!("`MOVED {slot} "));
+    assert_refused(&node, &format!("`MOVED {slot} "));
     other.move_slot(slot, &node);
     drop(Punctual::start(&config(&node, "memory:")));
 }

@@ -1,4 +1,5 @@
-//! A holder that is stopped past its lease and resumes: it does exactly what answers reported in the meantime.
+//! An instance that is stopped until its lease expires, and then continues: it publishes only the keys that answers to cancels
+//! and puts had named as still possible.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,7 +82,7 @@ fn a_stopped_holder_of_a_cancelled_task_publishes_only_the_reported_key() {
     hold.store(false, Ordering::Relaxed);
     frozen.signal("CONT");
     left.until_nothing_is_left(SOON);
-    // The next occurrence of the task that is due every second would have come by now.
+    // Long enough for the next occurrence of the task that is due every second, which must not come.
     std::thread::sleep(Duration::from_secs(3));
     let mut published: BTreeMap<String, usize> = BTreeMap::new();
     for entry in sink.stream("out") {

@@ -22,10 +22,10 @@ use punctual::clock::{Clock, RedisClock, Timestamp};
 use punctual::task::{Lane, Namespace, Shard};
 use punctual::timeline::keys::Keys;
 
-/// Occurrences in a batch, as in an instance, ...
+/// Occurrences in a batch, as in an instance.
 pub(super) const BATCH_TASKS: usize = 500;
 
-/// ... and batches under way at once.
+/// Maximum number of batches under way at once.
 pub(super) const MAX_BATCHES_IN_FLIGHT: usize = 7;
 
 /// The command by which its scripts are called. Instances do not use it while they publish, so Redis counts these calls

@@ -15,10 +15,10 @@ use punctual::timeline::keys::Keys;
 /// How long it may take.
 const GROWTH_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Accesses per call, ...
+/// Accesses per call.
 const ACCESSES_PER_CALL: u64 = 1000;
 
-/// ... and calls that are sent at once.
+/// Number of calls that are sent at once.
 const CALLS: u64 = 10;
 
 /// Accesses each large table as often as it may have buckets. Returns whether there was time for all.

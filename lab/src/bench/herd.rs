@@ -15,13 +15,13 @@ use super::{Options, Tell};
 use punctual::clock::Timestamp;
 use punctual::task::Lane;
 
-/// The interval of tasks in the other lane, ...
+/// The interval of tasks in the other lane.
 const PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// ... from this long before the herd (the first second does not count), ...
+/// The tasks in the other lane begin this long before the herd. The first second does not count.
 const TIME_BEFORE: Duration = Duration::from_secs(3);
 
-/// ... until this long after it.
+/// The tasks in the other lane end this long after the herd.
 const TIME_AFTER: Duration = Duration::from_secs(30);
 
 /// Runs the bench.

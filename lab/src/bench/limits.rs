@@ -28,10 +28,10 @@ const WARM_MESSAGES: u64 = 10;
 /// How long a sink may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Maximum duration of a broker's warm-up, ...
+/// Maximum duration of a broker's warm-up.
 const WARM_UP_TIME: Duration = Duration::from_secs(10);
 
-/// ... and its duration per measured task.
+/// Duration of a broker's warm-up per measured task.
 const WARM_UP_TIME_PER_MESSAGE: Duration = Duration::from_micros(100);
 
 /// All limits, measured over the same messages and records, once before and once after the bench, so that a machine

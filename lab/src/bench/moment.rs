@@ -17,10 +17,10 @@ use punctual::task::Lane;
 /// Tasks that are due before the moment, so that connections exist.
 const WARM_UP_TASKS: u64 = 100;
 
-/// How long before the moment those are due, ...
+/// How long before the moment those are due.
 const WARM_UP_LEAD: Duration = Duration::from_millis(700);
 
-/// ... and when the measurement begins.
+/// How long before the moment the measurement begins.
 const MEASURE_LEAD: Duration = Duration::from_millis(100);
 
 /// How long instances may take to start, together and each.

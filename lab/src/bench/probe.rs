@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep};
 
 use punctual::clock::{RedisClock, Timestamp};
 
-/// How long Redis may take to be reachable, ...
+/// How long Redis may take to be reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// ... and to reply, because an overloaded machine is slow.
+/// How long Redis may take to reply; it is long because an overloaded machine is slow.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often it is asked for the time, because clocks are slewed.

@@ -95,23 +95,23 @@ impl Load<'_> {
             "\"schedule\":{{\"at\":\"{due}\"}},\"message\":{{\"payload\":{}}}",
             String::from_utf8_lossy(&payload)
         );
-        let mut lines = Vec::new();
+        let mut connections = Vec::new();
         for _ in 0..self.connections {
-            lines.push(ApiConnection::open(api).await?);
+            connections.push(ApiConnection::open(api).await?);
         }
         let (begun, mut putting) = (Instant::now(), JoinSet::new());
-        for (number, mut line) in lines.into_iter().enumerate() {
+        for (number, mut connection) in connections.into_iter().enumerate() {
             let letter = if self.in_batch { "b" } else { "p" };
             let prefix = format!("{letter}{}c{number}", self.connections);
             let (puts, in_batch) = (Puts { prefix, count: self.each, body: body.clone() }, self.in_batch);
             putting.spawn(async move {
                 let count = puts.count;
                 if in_batch {
-                    let answered = line.put_batch(puts).await?;
+                    let answered = connection.put_batch(puts).await?;
                     ensure!(answered == count, "{answered} of {count} lines were answered");
                     return Ok(());
                 }
-                line.put_each(&puts).await
+                connection.put_each(&puts).await
             });
         }
         while let Some(put) = putting.join_next().await {

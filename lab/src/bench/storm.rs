@@ -15,10 +15,10 @@ use punctual::task::Lane;
 /// How long they have been overdue: longer than the grace, so that catch-up decides.
 const OVERDUE_TIME: Duration = Duration::from_secs(600);
 
-/// The interval of new tasks, ...
+/// The interval of new tasks.
 const PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// ... and their duration, counted from their put.
+/// For how long new tasks come, counted from the first put.
 const PROBE_TIME: Duration = Duration::from_secs(120);
 
 /// Runs the bench.

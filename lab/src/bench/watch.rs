@@ -73,9 +73,9 @@ impl Watch {
             if let Some(text) = &self.seen.lock().failed {
                 bail!("what was published cannot be read: {text}");
             }
-            // Before the last due, no message may be expected.
-            let due = self.clock.micros_at(Instant::now()) < last.as_millis() * 1000;
-            if now > before || due {
+            // Until the last task is due, a time without messages is normal.
+            let is_before_last_due = self.clock.micros_at(Instant::now()) < last.as_millis() * 1000;
+            if now > before || is_before_last_due {
                 (before, moved) = (now, Instant::now());
             }
             if moved.elapsed() > MAX_TIME_WITHOUT_PROGRESS {

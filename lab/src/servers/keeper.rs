@@ -56,7 +56,7 @@ impl Keeper {
         if prepared.is_err()
             && let Err(error) = std::fs::remove_dir_all(&dir)
         {
-            tracing::debug!(%error, "a folder stays");
+            tracing::debug!(%error, dir = %dir.display(), "cannot delete the folder of a server");
         }
         prepared
     }
@@ -156,7 +156,7 @@ impl Drop for Keeper {
         let pipes = self.pipes.get_mut();
         drop(pipes.orders.take());
         if let Err(error) = self.shell.wait() {
-            tracing::warn!(%error, "what was started was not waited for");
+            tracing::warn!(%error, "cannot wait for the shell of a server to end");
         }
     }
 }

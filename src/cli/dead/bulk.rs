@@ -71,7 +71,7 @@ fn show(act: Act, arguments: &ManyArguments, sums: &Sums) -> Result<(), Failure>
 
 /// The filter as the API reads it.
 fn body(arguments: &ManyArguments) -> Map<String, Value> {
-    let mut body = members(arguments.filter.said());
+    let mut body = members(arguments.filter.given());
     body.extend(arguments.all.then(|| ("all".to_owned(), Value::from(true))));
     body
 }

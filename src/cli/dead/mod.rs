@@ -151,13 +151,13 @@ pub(super) fn run(command: DeadCommand) -> Result<(), Failure> {
 
 async fn list(arguments: &ListArguments) -> Result<(), Failure> {
     let caller = ApiCaller::new(&arguments.place)?;
-    caller.list("/v1/dead", &arguments.filter.said(), arguments.limit, "cannot list the dead", line).await
+    caller.list("/v1/dead", &arguments.filter.given(), arguments.limit, "cannot list the dead", line).await
 }
 
 /// One line of the list. Columns without spaces come first, so that they can be cut out.
 fn line(dead: &DeadView) -> String {
-    let shown = |detail: &Option<Printable>| detail.as_ref().map_or("-", Printable::as_str).to_owned();
-    let (lane, destination) = (shown(&dead.lane), shown(&dead.destination));
+    let or_dash = |value: &Option<Printable>| value.as_ref().map_or("-", Printable::as_str).to_owned();
+    let (lane, destination) = (or_dash(&dead.lane), or_dash(&dead.destination));
     format!("{}  {}  {lane}  {destination}  {}: {}\n", dead.key, dead.died, dead.reason, dead.detail)
 }
 
@@ -228,7 +228,7 @@ async fn each(act: Act, caller: &ApiCaller<'_>, arguments: &ManyArguments) -> Re
 
 impl Filter {
     /// The filter, by the names of the API.
-    fn said(&self) -> [(&'static str, &Option<String>); 4] {
+    fn given(&self) -> [(&'static str, &Option<String>); 4] {
         [("lane", &self.lane), ("reason", &self.reason), ("from", &self.from), ("to", &self.to)]
     }
 }

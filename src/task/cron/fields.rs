@@ -133,7 +133,7 @@ impl Field {
             return Ok(format!("{plus}*"));
         }
         if list.is_empty() && !plus.is_empty() {
-            return Err(format!("`+` in the {}: a day follows it", self.name));
+            return Err(format!("`+` in the {}: a day must follow it", self.name));
         }
         let parts: Vec<String> = list.split(',').map(|part| self.part(part, list)).collect::<Result<_, _>>()?;
         let has = |wanted: &str| parts.iter().any(|part| part == wanted);
@@ -190,11 +190,11 @@ impl Field {
             (None, None) => return Ok(None),
         };
         if days.is_empty() {
-            let day = "a day of the week comes before it, such as `5L` or `5#3`";
+            let day = "a day of the week must come before it, such as `5L` or `5#3`";
             return Err(format!("`{}` in the {}: {day}", shown(part), self.name));
         }
         if !matches!(which, "1" | "2" | "3" | "4" | "5" | "L") {
-            return Err(format!("`{}` in the {}: a number from 1 to 5 follows `#`", shown(part), self.name));
+            return Err(format!("`{}` in the {}: a number from 1 to 5 must follow `#`", shown(part), self.name));
         }
         Ok(Some(format!("{}#{which}", self.value(days, part)?)))
     }

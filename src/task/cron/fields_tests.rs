@@ -31,7 +31,7 @@ fn expressions_are_read_as_numbers_with_seconds_first() {
 }
 
 #[test]
-fn cron_times_are_fixed_unless_a_time_field_starts_with_a_star() {
+fn cron_is_due_at_fixed_times_of_day_unless_a_time_field_starts_with_a_star() {
     for fixed in ["0 2 * * *", "0,30 2-4 * * *", "0-59/10 0-23 * * *", "5,*/10 2 * * *", "0 0 12 * * *", "@daily"] {
         assert!(read(fixed).unwrap().is_fixed, "{fixed}");
     }
@@ -84,7 +84,7 @@ fn a_fault_names_its_field_value_and_range() {
         ("5, * * * *", "`5,` in the minutes has an empty part"),
         ("0 1,,2 * * *", "`1,,2` in the hours has an empty part"),
         (", * * * *", "`,` in the minutes has an empty part"),
-        ("0 0 * * +", "`+` in the days of the week: a day follows it"),
+        ("0 0 * * +", "`+` in the days of the week: a day must follow it"),
         ("*,5 * * * *", "`*` in the minutes cannot be a part of a list"),
         ("? * * * *", "`?` in the minutes: only the fields of days accept it"),
         ("0 0 ?,5 * *", "`?` in the days of the month cannot be a part of a list"),
@@ -98,10 +98,10 @@ fn a_fault_names_its_field_value_and_range() {
         ("0 0 32W * *", "`32W` in the days of the month, which go from 1 to 31"),
         ("0 0 1-5W * *", "`1-5W` in the days of the month, which go from 1 to 31"),
         ("0 0 L,LW * *", "`L` and `LW` in the days of the month cannot be combined"),
-        ("0 0 * * L", "`L` in the days of the week: a day of the week comes before it, such as `5L` or `5#3`"),
-        ("0 0 * * #2", "`#2` in the days of the week: a day of the week comes before it, such as `5L` or `5#3`"),
-        ("0 0 * * 5#6", "`5#6` in the days of the week: a number from 1 to 5 follows `#`"),
-        ("0 0 * * 5#", "`5#` in the days of the week: a number from 1 to 5 follows `#`"),
+        ("0 0 * * L", "`L` in the days of the week: a day of the week must come before it, such as `5L` or `5#3`"),
+        ("0 0 * * #2", "`#2` in the days of the week: a day of the week must come before it, such as `5L` or `5#3`"),
+        ("0 0 * * 5#6", "`5#6` in the days of the week: a number from 1 to 5 must follow `#`"),
+        ("0 0 * * 5#", "`5#` in the days of the week: a number from 1 to 5 must follow `#`"),
         ("0 0 * * 1-5#2", "`1-5#2` in the days of the week, which go from 0 to 7 or SUN to SAT"),
         ("0 0 5#3 * *", "`5#3` in the days of the month, which go from 1 to 31"),
         ("0 22 * * MON *", &format!("`MON` in the months: it is the name of a day of the week{year}")),

@@ -150,7 +150,7 @@ impl Layout {
     }
 
     /// Whether the stored layout is that of a timeline with pauses.
-    pub(super) async fn has_pauses(&self, session: &Session) -> Result<bool, TimelineError> {
+    pub(super) async fn allows_pauses(&self, session: &Session) -> Result<bool, TimelineError> {
         let found = self.ask(session, redis::cmd("GET").arg(&self.key)).await.map_err(TimelineError::Away)?;
         Ok(found == Value::BulkString(keys::layout_value_with_pauses(self.shards).into_bytes()))
     }

@@ -184,7 +184,7 @@ impl RedisTimeline {
     ) -> Result<bool, TimelineError> {
         let session = self.link_state.session_by(Instant::now() + self.response_timeout).await;
         let session = session.map_err(TimelineError::Away)?;
-        if self.layout.has_pauses(&session).await? {
+        if self.layout.allows_pauses(&session).await? {
             return Ok(true);
         }
         if !exists.await? {

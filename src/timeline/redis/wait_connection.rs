@@ -145,10 +145,10 @@ impl WaitTask {
         tracing::debug!(reason, "lost the connection that confirms writes; reconnecting");
         while !self.main_session.broken() {
             if let Ok(wait_session) = self.connector.second_session(&self.main_session).await {
-                let patience = self.connector.response_timeout;
+                let response_timeout = self.connector.response_timeout;
                 match (
-                    server_process(&self.main_session, patience).await,
-                    server_process(&wait_session, patience).await,
+                    server_process(&self.main_session, response_timeout).await,
+                    server_process(&wait_session, response_timeout).await,
                 ) {
                     (Ok(one), Ok(other)) if one == other => {
                         self.wait_session = wait_session;
@@ -167,8 +167,8 @@ impl WaitTask {
 pub(super) const TWO_SERVERS: &str = "two connections to it lead to two servers";
 
 /// The `run_id` of the server's process, which changes at each restart.
-pub(super) async fn server_process(session: &Session, patience: Duration) -> Result<String, CallError> {
-    let info = session.ask(redis::cmd("INFO").arg("server"), patience, None).await?;
+pub(super) async fn server_process(session: &Session, response_timeout: Duration) -> Result<String, CallError> {
+    let info = session.ask(redis::cmd("INFO").arg("server"), response_timeout, None).await?;
     let info: String = redis::from_redis_value(info).unwrap_or_default();
     let id = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(|id| id.trim().to_owned());
     id.ok_or_else(|| CallError::Unanswered("its `INFO` has no `run_id`".to_owned()))
