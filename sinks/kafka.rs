@@ -114,7 +114,7 @@ impl Kafka {
             .await
     }
 
-    /// The topic that was last published to.
+    /// The topic for metadata requests: the one that was last published to.
     fn metadata_topic(&self) -> Option<String> {
         self.metadata_topic.lock().clone()
     }

@@ -104,29 +104,6 @@ impl ApiCaller<'_> {
         serde_json::from_str(&answer.text).map_err(|_| self.no_instance(doing, answer.status))
     }
 
-    /// Does this for each task, one after the other. If an instance refuses one, prints why and goes on; ends at any other
-    /// failure.
-    pub(super) async fn for_each(
-        &self,
-        ids: &[String],
-        act: impl AsyncFn(&str) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let mut failed = 0;
-        for id in ids {
-            match act(id).await {
-                Err(failure) if failure.is_about_task() && ids.len() > 1 => {
-                    failure.tell();
-                    failed += 1;
-                }
-                other => other?,
-            }
-        }
-        match failed {
-            0 => Ok(()),
-            _ => Err(Failure::failed(anyhow!("{failed} of {} tasks failed", ids.len()))),
-        }
-    }
-
     /// A page of about `limit` entries of a list.
     pub(super) async fn page(
         &self,
@@ -178,6 +155,24 @@ impl ApiCaller<'_> {
     pub(super) fn no_instance(&self, doing: &str, status: u16) -> Failure {
         let shown = self.client.shown();
         Failure::failed(anyhow!("{doing}: `{shown}` answered {status} but not like an instance of punctual"))
+    }
+}
+
+/// Does this for each task, one after the other. If an instance refuses one, prints why and goes on; ends at any other failure.
+pub(super) async fn for_each(ids: &[String], act: impl AsyncFn(&str) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut failed = 0;
+    for id in ids {
+        match act(id).await {
+            Err(failure) if failure.is_about_task() && ids.len() > 1 => {
+                failure.tell();
+                failed += 1;
+            }
+            other => other?,
+        }
+    }
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::failed(anyhow!("{failed} of {} tasks failed", ids.len()))),
     }
 }
 

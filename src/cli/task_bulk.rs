@@ -5,7 +5,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::api_caller::{ApiCaller, TaskPlace, members, path_segment, problem};
+use super::api_caller::{ApiCaller, TaskPlace, for_each, members, path_segment, problem};
 use super::confirm::confirm;
 use super::out::{self, Printable};
 use super::task_list::FilterArguments;
@@ -230,7 +230,7 @@ async fn each(
             _ => format!("{} {shown}{may_arrive}\n", act.done()),
         })
     };
-    caller.for_each(&arguments.ids, call).await
+    for_each(&arguments.ids, call).await
 }
 
 /// Sends requests until the instance reports that none are left.

@@ -5,7 +5,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::api_caller::{ApiCaller, TaskPlace, path_segment};
+use super::api_caller::{ApiCaller, TaskPlace, for_each, path_segment};
 use super::out::{self, Printable};
 use super::{Failure, say};
 
@@ -78,7 +78,7 @@ pub(super) async fn trigger(arguments: &TaskIdsArguments) -> Result<(), Failure>
         }
         say(&format!("{line}\n"))
     };
-    caller.for_each(&arguments.ids, act).await
+    for_each(&arguments.ids, act).await
 }
 
 /// Skips the next occurrence of each task.
@@ -102,5 +102,5 @@ pub(super) async fn skip(arguments: &SkipArguments) -> Result<(), Failure> {
         let still = view.in_flight.map(|key| format!("; {key} may still arrive")).unwrap_or_default();
         say(&format!("skipped {}, due {}{still}\n", view.key, view.due))
     };
-    caller.for_each(&arguments.ids, act).await
+    for_each(&arguments.ids, act).await
 }

@@ -10,7 +10,7 @@ mod view;
 
 pub(super) use rank::{OwnRank, Rank};
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use self::beat::Beat;
 use self::rank::WORSE_RANK_PAUSE;
 use self::view::View;
 use crate::engine::BreakerState;
-use crate::engine::context::Context;
+use crate::engine::context::{Context, ShardContext};
 use crate::task::Lane;
 
 /// How often an instance looks whether its own lanes or those of others have changed.
@@ -45,7 +45,11 @@ pub(super) async fn send_beats(context: Arc<Context>) {
             sent = Some(lanes);
             next = Instant::now() + MIN_BEAT_INTERVAL + Duration::from_millis(rand::random_range(0..200));
         }
+        let serves = sent.as_ref().is_some_and(|lanes| !lanes.is_empty());
         tokio::select! {
+            biased;
+            // A stop may be over before the next look. The others must hear of it nevertheless.
+            () = context.stopping.cancelled(), if serves => {}
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
             () = context.closed.cancelled() => return,
         }
@@ -103,16 +107,16 @@ pub(super) async fn keep_ranks(context: Arc<Context>) {
 /// Sets the ranks of this instance. A claimer whose rank is better now looks for what others may have left.
 fn follow(context: &Context, view: &View, now: Instant) {
     context.metrics.instances.set(i64::try_from(view.count()).unwrap_or(i64::MAX));
-    let mut owned = BTreeMap::new();
-    for ((shard, lane), signal) in &context.signals {
+    for (lane, lane_context) in &context.lanes {
         let (place, count) = view.place(lane);
-        let own_rank = signal.rank();
-        if own_rank.follow(Rank::of(place, count, *shard), now) {
-            signal.look();
+        let mut owned = 0;
+        for ShardContext { shard, .. } in context.shards.iter().map(AsRef::as_ref) {
+            let signal = &context.signals[&(*shard, lane.clone())];
+            if signal.rank().follow(Rank::of(place, count, *shard), now) {
+                signal.look();
+            }
+            owned += i64::from(signal.rank().get() == Rank::Owner);
         }
-        *owned.entry(lane).or_insert(0) += i64::from(own_rank.get() == Rank::Owner);
-    }
-    for (lane, owned) in owned {
-        context.metrics.lane(lane.as_str()).shards_owned.set(owned);
+        lane_context.metrics.shards_owned.set(owned);
     }
 }

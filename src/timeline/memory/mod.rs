@@ -37,7 +37,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
 use crate::task::{Key, Lane, Shard, TaskId};
 
-/// How many wake-ups a slow receiver may fall behind before it misses some.
+/// How many wake-ups, or beats, a slow receiver may fall behind before it misses some.
 const MAX_WAKES_KEPT: usize = 1024;
 
 /// A timeline in the memory of this process.
