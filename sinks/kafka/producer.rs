@@ -61,11 +61,12 @@ impl Producer {
         limit: Duration,
     ) -> Result<Producer, Away> {
         let producer = Producer::make(client, settings, patience).await?;
+        let deadline = Instant::now() + limit;
         // Asks twice. The first answer comes from a broker of the URL and names the brokers of the cluster. An answer
         // of one of these makes librdkafka request a producer id at once, instead of half a second later.
         for _ in 0..2 {
             tokio::select! {
-                answer = producer.ask(topic.clone(), limit / 2) => answer?,
+                answer = producer.ask(topic.clone(), deadline - Instant::now()) => answer?,
                 () = producer.health.lost(FIRST_ANSWER_TIMEOUT) => {
                     return Err(producer.away().unwrap_or_else(|| "the connection was lost".to_owned().into()));
                 }
@@ -146,9 +147,10 @@ impl Producer {
         let client = self.client().clone();
         let asked = on_thread(move || {
             let ask = || client.client().fetch_metadata(topic.as_deref(), limit / 2);
-            // If one broker does not answer, another one may.
+            // If one broker does not answer, another one may. A transport failure can also mean that no connection had
+            // completed its login by then.
             let metadata = ask().or_else(|error| match error.rdkafka_error_code() {
-                Some(RDKafkaErrorCode::OperationTimedOut) => ask(),
+                Some(RDKafkaErrorCode::OperationTimedOut | RDKafkaErrorCode::BrokerTransportFailure) => ask(),
                 _ => Err(error),
             })?;
             Ok(metadata.topics().iter().map(|topic| topic.name().to_owned()).collect())

@@ -1,6 +1,7 @@
 //! Kafka: the suite, and tests for Kafka alone.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -259,6 +260,36 @@ async fn a_refused_connection_is_reported_before_the_answer_timeout() {
     let detail = sink.check().await.expect_err("nobody is there").to_string();
     assert!(detail.contains(&format!("127.0.0.1:{port}")) && detail.contains("refused"), "{detail}");
     assert!(before.elapsed() < SOON, "{:?}", before.elapsed());
+}
+
+/// A relay that forwards the first byte of a connection only after this time, as a busy broker or a slow network does.
+fn slow_relay(server: u16, delay: Duration) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                std::thread::sleep(delay);
+                let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).expect("the broker");
+                let (mut from_client, mut to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
+                std::io::copy(&mut &server, &mut &client)
+            });
+        }
+    });
+    port
+}
+
+/// A connection may take up to half of the answer timeout until a broker can answer on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_takes_long_is_waited_for() {
+    let Some(topics) = Topics::start() else { return };
+    let port = slow_relay(topics.kafka.server.port, Duration::from_secs(2));
+    let sink = sink(&format!("kafka://127.0.0.1:{port}"), Duration::from_secs(10));
+    sink.check().await.expect("a broker answers");
+    let mut messages = batch("a", 0..3);
+    messages.iter_mut().for_each(|message| message.destination = format!("{}a", topics.prefix));
+    assert_eq!(publish(&sink, messages).await, accepted(3));
 }
 
 /// Over TLS, with PLAIN and with SCRAM; and the errors for a wrong password and a wrong authority.
