@@ -549,6 +549,19 @@ fn a_trigger_of_a_series_comes_in_place_of_its_last_and_a_skipped_due_does_not_c
     assert_eq!(steered().broken(), [""; 0]);
     assert_eq!(steered().saw("a", D + 200, 0).broken(), ["wrong_key a:1000200"], "it was skipped");
     assert_eq!(steered().saw("a", D + 500, 0).broken(), ["wrong_key a:1000500"], "the trigger counts");
+    // Each trigger may have taken the place of one more, whether it is certain or not.
+    for certain in [[false, false], [false, true], [true, false]] {
+        let mut twice = Scenario::new();
+        twice.series("a");
+        for (number, certain) in (1..).zip(certain) {
+            twice.entry("a").steer(|version| match certain {
+                true => version.triggered(D + number, None),
+                false => version.perhaps_triggered(),
+            });
+        }
+        let lost: Vec<String> = twice.broken().iter().filter(|broken| broken.ends_with("00")).cloned().collect();
+        assert_eq!(lost, ["lost a:1000000", "lost a:1000100", "lost a:1000200", "lost a:1000300"], "{certain:?}");
+    }
 }
 
 #[test]

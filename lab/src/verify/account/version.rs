@@ -120,8 +120,13 @@ impl Version {
         match &mut self.dues {
             // It is due once.
             Dues::One(one) => self.removed.push((*one, handed_out == Some(*one))),
-            // A trigger counts for the limit.
-            Dues::Series { last, step, .. } => *last -= *step,
+            // A trigger counts for the limit. An earlier one that is uncertain may have counted, too.
+            Dues::Series { last, step, .. } => {
+                if self.must_below <= *last {
+                    self.must_below -= *step;
+                }
+                *last -= *step;
+            }
             Dues::Untold => {}
         }
     }
@@ -132,7 +137,7 @@ impl Version {
         match self.dues {
             // At one time or another it is published.
             Dues::One(_) | Dues::Untold => (self.some, self.must_below) = (true, i64::MIN),
-            Dues::Series { step, last, .. } => self.must_below = self.must_below.min(last + 1 - step),
+            Dues::Series { step, last, .. } => self.must_below = self.must_below.min(last + 1) - step,
         }
     }
 

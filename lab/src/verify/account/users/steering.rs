@@ -110,6 +110,11 @@ impl Users {
             let (key, handed_out) = (triggered.due_of("key"), triggered.due_of("in_flight"));
             self.with(&id, |entry| {
                 entry.steer(|version| match (triggered.result(), key) {
+                    // Both copies of the request may have taken effect.
+                    ("triggered", _) if triggered.unsure => {
+                        version.perhaps_triggered();
+                        version.perhaps_triggered();
+                    }
                     (_, _) if triggered.unsure => version.perhaps_triggered(),
                     ("triggered", Some(key)) if !version.added.contains(&key) => version.triggered(key, handed_out),
                     _ => {}
