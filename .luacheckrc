@@ -6,7 +6,7 @@ max_line_length = 140
 
 -- The parts stand in front of the scripts that name them: what is local there is known here.
 local shared = {
-  "now", "micros", "first_write", "head_of", "wake", "lane_of", "due_by_lane", "rank_after", "largest_of", "fits", "lock", "left_out",
+  "now", "micros", "first_write", "head_of", "wake", "lane_of", "due_by_lane", "rank_after", "largest_of", "fits", "write_claim", "left_out",
   "push", "call_with", "ask_the_same", "next_revision", "write_marks", "was_handed_out", "mark_of_expired", "order_of", "leave_order", "add_dead",
   "earliest_of", "last_overdue", "counts_of", "is_listed", "pause_of_lane",
   "last_due", "unless_paused", "paused_score", "due_of_score", "is_kept_back", "keep_paused",

@@ -11,7 +11,7 @@ local tasks, changes, crashes, counts, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 
 if #KEYS - 5 ~= #ARGV - 4 then
   return redis.error_reply('BADCALL cancel: the numbers of keys and arguments do not fit')
 end
-local due_of = due_by_lane(6, 5)
+local due_key_of = due_by_lane(6, 5)
 
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
@@ -22,10 +22,10 @@ if not record then
   return { micros, 'unknown' }
 end
 local lane = lane_of(record)
-if not due_of[lane] then
+if not due_key_of[lane] then
   return { micros, 'elsewhere', lane }
 end
-local score = redis.call('ZSCORE', due_of[lane], id)
+local score = redis.call('ZSCORE', due_key_of[lane], id)
 if not score then
   return { micros, 'unknown' }
 elseif ARGV[4] ~= '' and ARGV[4] ~= string.sub(record, 3, 14) then
@@ -42,7 +42,7 @@ if string.sub(score, 1, 1) == '-' then
   return { micros, 'in_flight', string.sub(score, 2) }
 end
 local mark = redis.call('HGET', crashes, id)
-redis.call('ZREM', due_of[lane], id)
+redis.call('ZREM', due_key_of[lane], id)
 redis.call('HDEL', tasks, id)
 redis.call('HDEL', crashes, id)
 local its_due = due_of_score(score)

@@ -1,10 +1,10 @@
 -- claim: claims due occurrences of a lane under one lease and returns them.
--- WITH  prelude, places, records, suspects, lock, paused_lanes
+-- WITH  prelude, places, records, suspects, claim_writes, paused_lanes
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
 --       7 largest (string)  8 pauses:lanes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes  7 newest_first, "" or 1
 --       8 after ms, "" = from the first  9 after_member  10 wake channel  11 lane
--- REPLY { now, "claimed", head or "", last ms or "", last member or "", suspects, unreadable, removed, crashes, always 0,
+-- REPLY { now, "claimed", head or "", last ms or "", last member or "", suspects, unreadable, removed, 0 (see claim_suspects),
 --       "<number> id due id due...", { counts or nil of each recurring one... }, { record... } } | { now, "late" }
 --       | { now, "paused" }
 -- KEEPS an occurrence is in at most one claim: only positive scores are taken, and each becomes negative.
@@ -160,15 +160,15 @@ for i = 1, taken do
 end
 -- The rows are the entry of the claim, unless some were left out or the order was reversed.
 if newest_first or row_of[taken] ~= taken then
-  local held = {}
+  local id_and_due = {}
   for i = 1, taken do
-    held[2 * i - 1], held[2 * i] = ids[i], rows[2 * row_of[i]]
+    id_and_due[2 * i - 1], id_and_due[2 * i] = ids[i], rows[2 * row_of[i]]
   end
-  rows = held
+  rows = id_and_due
 end
-local held = taken .. ' ' .. table.concat(rows, ' ', 1, 2 * taken)
+local claim_entry = taken .. ' ' .. table.concat(rows, ' ', 1, 2 * taken)
 
-local refused = lock(due, leases, claims, crashes, token, lease, held, negated, gone)
+local refused = write_claim(due, leases, claims, crashes, token, lease, claim_entry, negated, gone)
 if refused then
   return refused
 end
@@ -181,4 +181,4 @@ if taken > 0 and not newest_first and not rank and head and tonumber(head) <= no
   redis.pcall('PUBLISH', ARGV[10], ARGV[11] .. ' ' .. head)
 end
 local known = counts_asked > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
-return { micros, 'claimed', head or '', last, last_member, suspects, unreadable, #gone, 0, held, known, records }
+return { micros, 'claimed', head or '', last, last_member, suspects, unreadable, #gone, 0, claim_entry, known, records }

@@ -1,5 +1,5 @@
 -- claim_suspects: claims the first due suspect of a lane, alone or with others; or unreadable occurrences.
--- WITH  prelude, places, suspects, lock, paused_lanes
+-- WITH  prelude, places, suspects, claim_writes, paused_lanes
 -- KEYS  1 due (zset)  2 leases (zset)  3 claims (hash)  4 tasks (hash)  5 crashes (hash)  6 counts (hash)
 --       7 pauses:lanes (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 token  4 lease ms  5 max  6 max_bytes
@@ -86,12 +86,12 @@ for i = 1, taken do
   end
 end
 entry[0] = taken
-local held = table.concat(entry, ' ', 0, 2 * taken)
+local claim_entry = table.concat(entry, ' ', 0, 2 * taken)
 
-local refused = lock(due, leases, claims, crashes, token, lease, held, negated, gone)
+local refused = write_claim(due, leases, claims, crashes, token, lease, claim_entry, negated, gone)
 if refused then
   return refused
 end
 local known = #counted > 0 and redis.call('HMGET', counts, unpack(counted)) or {}
 return { micros, 'claimed', head or '', rows[2 * looked] or '', rows[2 * looked - 1] or '', suspects, unreadable, #gone,
-  crashed, held, known, records }
+  crashed, claim_entry, known, records }

@@ -10,17 +10,17 @@ local tasks, changes, counts, crashes, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 
 if #KEYS - 5 ~= #ARGV - 2 then
   return redis.error_reply('BADCALL get: the numbers of keys and arguments do not fit')
 end
-local due_of = due_by_lane(6, 3)
+local due_key_of = due_by_lane(6, 3)
 
 local record = redis.call('HGET', tasks, id)
 if not record then
   return { micros, 'unknown' }
 end
 local lane = lane_of(record)
-if not due_of[lane] then
+if not due_key_of[lane] then
   return { micros, 'elsewhere', lane }
 end
-local score = redis.call('ZSCORE', due_of[lane], id)
+local score = redis.call('ZSCORE', due_key_of[lane], id)
 local change = redis.call('HGET', changes, id) or ''
 if not score or change == 'cancelled' then
   return { micros, 'unknown' }

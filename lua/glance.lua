@@ -38,11 +38,11 @@ for i = 1, n do
     redis.call('HDEL', pauses, lane)
   end
   local known = served or redis.call('SISMEMBER', lanes, lane) == 1
-  local at, late = string.match(redis.call('GET', reap_at) or '', '^(%d+)(.*)$')
+  local at, postponed = string.match(redis.call('GET', reap_at) or '', '^(%d+)(.*)$')
   at = tonumber(at or '')
   local long = math.max(3000, lease / 2)
-  local away, next_at, asked = at and at < now - long and late == '', nil, 0
-  if not at or away then
+  local was_silent, next_at, must_reap = at and at < now - long and postponed == '', nil, 0
+  if not at or was_silent then
     -- Redis or all instances were away, so holders first get time to renew their leases. This happens only once in a
     -- row; otherwise an instance that rarely makes a glance would never be asked to reap.
     next_at = now + lease
@@ -54,25 +54,26 @@ for i = 1, n do
     local length = first and tonumber(string.match(last[1], '^[^.]*%.%d+%.(%d+)$')) or lease
     local ended = first and (tonumber(first) <= now or tonumber(last[2]) > now + length)
     -- A paused lane stays known: another instance may serve it.
-    local forgotten = not served and not first and not pause and redis.call('EXISTS', due) == 0
-    asked = (ended or stranded or forgotten or outlived) and 1 or 0
-  elseif late ~= '' and now <= at - lease + long then
-    -- An instance makes glances regularly. If all instances are away again later, the reap may be postponed again.
+    local is_unused = not served and not first and not pause and redis.call('EXISTS', due) == 0
+    must_reap = (ended or stranded or is_unused or outlived) and 1 or 0
+  elseif postponed ~= '' and now <= at - lease + long then
+    -- Glances come in time again, so the mark goes: if all instances are away once more, the reap may be postponed again.
     next_at = at
   end
   -- Write nothing for a lane that is neither served nor known, because no reap would delete the key.
   if next_at and known then
     -- The key expires when no instance looks any more. A missing key means the same as an old one.
-    redis.call('SET', reap_at, string.format('%.0f', next_at) .. (away and ' late' or ''), 'PX', string.format('%.0f', 2 * lease + 60000))
+    local value = string.format('%.0f', next_at) .. (was_silent and ' late' or '')
+    redis.call('SET', reap_at, value, 'PX', string.format('%.0f', 2 * lease + 60000))
   end
-  local waiting, flying, held, overdue, paused = 0, 0, '', 0, 0
+  local waiting, flying, first_flying_due, overdue, paused = 0, 0, '', 0, 0
   if depth then
     waiting, overdue, flying, paused = counts_of(due)
-    held = string.sub(redis.call('ZREVRANGEBYSCORE', due, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '', 2)
+    first_flying_due = string.sub(redis.call('ZREVRANGEBYSCORE', due, '(0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '', 2)
   end
   reply[4 + i] = {
-    head or '', first or '', last and last[2] or '', stranded and 1 or 0, known and asked or 0, waiting, flying, held, overdue,
-    paused, pause or '',
+    head or '', first or '', last and last[2] or '', stranded and 1 or 0, known and must_reap or 0, waiting, flying, first_flying_due,
+    overdue, paused, pause or '',
   }
 end
 return reply

@@ -16,10 +16,10 @@ local n = (#ARGV - first + 1) / 3
 if #KEYS ~= 7 + declared or n < 1 or n > 1000 or n % 1 ~= 0 then
   return redis.error_reply('BADCALL put: the numbers of keys and arguments do not fit')
 end
-local due_of, ids = due_by_lane(8, 6), {}
+local due_key_of, ids = due_by_lane(8, 6), {}
 for i = 1, n do
   ids[i] = ARGV[first + 3 * i - 3]
-  if not due_of[lane_of(ARGV[first + 3 * i - 1])] then
+  if not due_key_of[lane_of(ARGV[first + 3 * i - 1])] then
     return redis.error_reply('BADCALL put: a record whose lane is not declared')
   end
 end
@@ -28,7 +28,7 @@ if now > tonumber(ARGV[2]) then
 end
 
 -- Collects the writes. All tasks get their answers before the first write, because Redis does not roll scripts back.
-local records, adds, leaves, asked, cleared, unmarked, earliest, longest = {}, {}, {}, {}, {}, {}, {}, 0
+local records, adds, leaves, new_changes, cleared, unmarked, earliest, longest = {}, {}, {}, {}, {}, {}, {}, 0
 local resumed = {}
 
 local function wait_at(lane, due, id, pause)
@@ -54,13 +54,13 @@ local function is_requeued(id, due)
 end
 
 -- The answer if nothing has to be written for an existing task.
-local function answer_as_is(due, record, former, held, change)
+local function answer_as_is(due, record, former, current_due, change)
   local same = ask_the_same(former, record)
   if post and not same then
-    return 'key_reused ' .. (change or held)
+    return 'key_reused ' .. (change or current_due)
   elseif same and (post or bit.band(string.byte(record, 2), 2) == 0) then
-    return 'unchanged ' .. (change and change .. ' ' .. held or held)
-  elseif same and not change and due == held then
+    return 'unchanged ' .. (change and change .. ' ' .. current_due or current_due)
+  elseif same and not change and due == current_due then
     return 'unchanged'
   end
 end
@@ -68,33 +68,33 @@ end
 -- The answer for one task. `former` is its stored record, `score` its score, `change`, `mark` and `pause` its entries in
 -- changes, crashes and pauses.
 local function answer(id, due, record, former, score, change, mark, pause)
-  if former and not due_of[lane_of(former)] then
+  if former and not due_key_of[lane_of(former)] then
     return 'elsewhere ' .. lane_of(former)
   elseif not string.find(due, '^[1-9]%d*$') or #due > 15 or tonumber(due) > 253402300799999 then
     return 'bad_due'
   end
   -- A record without a score should not exist; it counts as no task.
   former = score and former
-  local stands = former and change ~= 'cancelled'
-  if revision and revision ~= (stands and string.sub(former, 3, 14) or '') then
+  local exists = former and change ~= 'cancelled'
+  if revision and revision ~= (exists and string.sub(former, 3, 14) or '') then
     return 'mismatch'
   end
   local flying = former and string.sub(score, 1, 1) == '-'
-  local held = former and (flying and string.sub(score, 2) or due_of_score(score))
-  local marked = former and not flying and mark and string.match(mark, '^%d+') == held
-  local handed_out = marked and was_handed_out(mark, held)
+  local current_due = former and (flying and string.sub(score, 2) or due_of_score(score))
+  local marked = former and not flying and mark and string.match(mark, '^%d+') == current_due
+  local handed_out = marked and was_handed_out(mark, current_due)
   local lane, former_lane = lane_of(record), former and lane_of(former)
-  local as_is = stands and answer_as_is(due, record, former, held, change)
+  local as_is = exists and answer_as_is(due, record, former, current_due, change)
   if as_is then
     return as_is
-  elseif (flying or handed_out) and due == held or flying and former_lane ~= lane then
-    return 'in_flight ' .. due .. ' ' .. held
+  elseif (flying or handed_out) and due == current_due or flying and former_lane ~= lane then
+    return 'in_flight ' .. due .. ' ' .. current_due
   elseif is_requeued(id, due) then
     return 'in_flight ' .. due .. ' ' .. due
   elseif flying then
-    push(asked, id, due)
+    push(new_changes, id, due)
     write(id, record, change ~= 'cancelled' and former)
-    return (change == 'cancelled' and 'created ' or 'replaced ') .. due .. ' ' .. held
+    return (change == 'cancelled' and 'created ' or 'replaced ') .. due .. ' ' .. current_due
   end
   write(id, record, former)
   wait_at(lane, due, id, former and pause)
@@ -105,17 +105,17 @@ local function answer(id, due, record, former, score, change, mark, pause)
     leaves[former_lane] = leaves[former_lane] or {}
     push(leaves[former_lane], id)
   end
-  if due ~= held or marked then
+  if due ~= current_due or marked then
     push(unmarked, id)
   end
-  return not former and 'created' or handed_out and 'replaced ' .. due .. ' ' .. held or 'replaced'
+  return not former and 'created' or handed_out and 'replaced ' .. due .. ' ' .. current_due or 'replaced'
 end
 
 -- The stored records may be larger than the new ones. Reads at most 2 MiB of them, because comparing costs as much as reading.
 local former, reached, bytes, large = {}, 0, 0, false
-local may_stand = largest_of(tasks, largest)
+local max_stored_size = largest_of(tasks, largest)
 while reached < n do
-  local count = fits(tasks, ids, reached + 1, n, bytes, 2097152, large and math.huge or may_stand)
+  local count = fits(tasks, ids, reached + 1, n, bytes, 2097152, large and math.huge or max_stored_size)
   if count == 0 then
     break
   end
@@ -135,14 +135,14 @@ local pause = any_pause and redis.call('HMGET', KEYS[7], unpack(ids, 1, reached)
 local score, asking, answers = {}, {}, {}
 for i = 1, reached do
   local lane = former[i] and lane_of(former[i])
-  if lane and due_of[lane] then
+  if lane and due_key_of[lane] then
     asking[lane] = asking[lane] or { ids = {}, places = {} }
     push(asking[lane].ids, ids[i])
     push(asking[lane].places, i)
   end
 end
 for lane, ask in pairs(asking) do
-  for i, found in ipairs(redis.call('ZMSCORE', due_of[lane], unpack(ask.ids))) do
+  for i, found in ipairs(redis.call('ZMSCORE', due_key_of[lane], unpack(ask.ids))) do
     score[ask.places[i]] = found
   end
 end
@@ -161,24 +161,24 @@ end
 
 local head = {}
 for lane in pairs(adds) do
-  head[lane] = head_of(due_of[lane])
+  head[lane] = head_of(due_key_of[lane])
 end
 -- This first write needs memory on purpose: a full Redis refuses new tasks.
 local full = first_write('HSET', tasks, unpack(records))
 if full then
   return full
 end
-if longest > may_stand then
+if longest > max_stored_size then
   redis.call('SET', largest, string.format('%.0f', longest))
 end
 for lane, ids_left in pairs(leaves) do
-  redis.call('ZREM', due_of[lane], unpack(ids_left))
+  redis.call('ZREM', due_key_of[lane], unpack(ids_left))
 end
 for lane, pairs_added in pairs(adds) do
-  redis.call('ZADD', due_of[lane], unpack(pairs_added))
+  redis.call('ZADD', due_key_of[lane], unpack(pairs_added))
   redis.call('SADD', lanes, lane)
 end
-call_with(asked, 'HSET', changes)
+call_with(new_changes, 'HSET', changes)
 redis.call('HDEL', counts, unpack(cleared))
 call_with(resumed, 'HDEL', KEYS[7])
 if any_mark and #unmarked > 0 then

@@ -15,7 +15,7 @@ local member = '!' .. key
 if #KEYS ~= #ARGV + 3 then
   return redis.error_reply('BADCALL requeue: the numbers of keys and arguments do not fit')
 end
-local due_of = due_by_lane(10, 7)
+local due_key_of = due_by_lane(10, 7)
 
 if now > tonumber(ARGV[2]) then
   return { micros, 'late' }
@@ -39,7 +39,7 @@ if redis.call('HEXISTS', tasks, parent) == 1 then
   end
   -- The lane of the task is in its record. That may be large, so it is read only if no given lane contains the task.
   local lane = not stands and lane_of(redis.call('HGET', tasks, parent))
-  if lane and not due_of[lane] then
+  if lane and not due_key_of[lane] then
     return { micros, 'elsewhere', lane }
   end
 end
@@ -55,7 +55,7 @@ local lane = whole and lane_of(record) or ''
 if #lane > 32 or not string.match(lane, '^[a-z0-9-]+$') then
   return { micros, 'unreadable' }
 end
-if not due_of[lane] then
+if not due_key_of[lane] then
   return { micros, 'elsewhere', lane }
 end
 
@@ -73,7 +73,7 @@ if #record > largest_of(tasks, largest) then
   redis.call('SET', largest, string.format('%.0f', #record))
 end
 redis.call('HSET', tasks, member, record)
-redis.call('ZADD', due_of[lane], due, member)
+redis.call('ZADD', due_key_of[lane], due, member)
 -- The occurrence was handed out before. The mark also tells puts that its key is taken.
 redis.call('HSET', crashes, member, due .. ':0')
 redis.call('SADD', lanes, lane)

@@ -6,9 +6,9 @@ end
 
 -- The keys of lanes by name: keys from KEYS[key] on, names from ARGV[name] on.
 local function due_by_lane(key, name)
-  local due_of = {}
+  local due_key_of = {}
   for i = key, #KEYS do
-    due_of[ARGV[name + i - key]] = KEYS[i]
+    due_key_of[ARGV[name + i - key]] = KEYS[i]
   end
-  return due_of
+  return due_key_of
 end

@@ -65,7 +65,7 @@ pub static CANCEL: Script = script!(
 pub static CLAIM: Script = script!(
     Claim,
     "claim",
-    ["places", "records", "suspects", "lock", "paused_lanes"],
+    ["places", "records", "suspects", "claim_writes", "paused_lanes"],
     ["due", "leases", "claims", "tasks", "crashes", "counts", "largest", "pauses:lanes"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "newest_first", "after", "after_member", "wake", "lane"]
 );
@@ -73,7 +73,7 @@ pub static CLAIM: Script = script!(
 pub static CLAIM_SUSPECTS: Script = script!(
     ClaimSuspects,
     "claim_suspects",
-    ["places", "suspects", "lock", "paused_lanes"],
+    ["places", "suspects", "claim_writes", "paused_lanes"],
     ["due", "leases", "claims", "tasks", "crashes", "counts", "pauses:lanes"],
     ["now", "not_after", "token", "lease", "max", "max_bytes", "unreadable", "after", "after_member", "lane"]
 );

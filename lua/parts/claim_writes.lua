@@ -1,8 +1,8 @@
--- lock: the writes of a claim.
+-- claim_writes: the writes of a claim.
 
--- Claims members under a lease. `held` is the entry of the claim, "<number> id due id due...". `negated` are their negative
--- scores and ids. Removes the members in `gone`, which have no record. Returns an error reply if nothing was written.
-local function lock(due, leases, claims, crashes, token, lease, held, negated, gone)
+-- Claims members under a lease. `claim_entry` is the entry of the claim, "<number> id due id due...". `negated` are their
+-- negative scores and ids. Removes the members in `gone`, which have no record. Returns an error reply if nothing was written.
+local function write_claim(due, leases, claims, crashes, token, lease, claim_entry, negated, gone)
   if #negated == 0 and #gone == 0 then
     return nil
   end
@@ -14,7 +14,7 @@ local function lock(due, leases, claims, crashes, token, lease, held, negated, g
     if redis.call('ZADD', leases, 'NX', string.format('%.0f', now + lease), token) == 0 then
       return redis.error_reply('BADCALL: the token is in use')
     end
-    redis.call('HSET', claims, token, held)
+    redis.call('HSET', claims, token, claim_entry)
     redis.call('ZADD', due, 'XX', unpack(negated))
   end
   call_with(gone, 'ZREM', due)
