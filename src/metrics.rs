@@ -1,28 +1,26 @@
-//! All metrics of punctual in one file. Every module calls it; it calls none.
+//! All metrics of punctual. Every module calls this one; it calls none.
 //!
 //! Code in a hot loop gets [`LaneMetrics`] or [`SinkMetrics`] once and keeps it, so that counting is one atomic
 //! addition. Labels are the configured lanes and sinks, and words of fixed lists; never task ids.
 
+mod labels;
+mod register;
+
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 
-/// Upper bounds of the lateness buckets, in seconds. They start at 0.5 ms because the budget is p50 <= 1.2 ms and p99
-/// <= 3 ms, and end at 10 minutes because an unavailable sink makes its tasks that late.
-const LATENESS_BUCKETS: [f64; 22] = [
-    0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0,
-    30.0, 60.0, 300.0, 600.0,
-];
-
-/// Upper bounds of the buckets for timeline calls, in seconds.
-const CALL_BUCKETS: [f64; 12] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
+pub use self::labels::LATENESS_BUCKETS;
+use self::labels::{
+    ActionLabel, CallBuckets, CallLabel, CopyLabel, LaneLabel, LatenessBuckets, PublishedLabel, ReasonLabel,
+    RequestLabel, ResultLabel, SinkLabel, VerbLabel,
+};
 
 /// Reasons of death. They start at zero, so that the first death of each reason counts as an increase.
 const DEAD_REASONS: [&str; 5] = ["rejected", "retries", "destination", "poison", "too late"];
@@ -350,175 +348,6 @@ impl Metrics {
             text.push_str("# EOF\n");
         }
         text
-    }
-
-    fn register_tasks(&mut self) {
-        let r = &mut self.registry;
-        r.register("puts", "Tasks put, by result", self.puts.clone());
-        r.register("cancels", "Tasks cancelled, by result", self.cancels.clone());
-        r.register("passed_over", "Occurrences passed over, by catch-up", self.passed_over.clone());
-        r.register("dead", "Occurrences that became dead, by reason", self.dead.clone());
-        let copies = "Copies of dead messages for the dead-letter destination, by result";
-        r.register("dead_copies", copies, self.dead_copies.clone());
-        r.register("requeues", "Dead occurrences requeued, by result", self.requeues.clone());
-        r.register("discards", "Dead occurrences discarded, by result", self.discards.clone());
-        let actions = "Requests that pause, resume, trigger or skip, by action and result";
-        r.register("actions", actions, self.actions.clone());
-        r.register("dead_kept", "Dead occurrences now", self.dead_kept.clone());
-        r.register("dead_dropped", "Dead occurrences dropped for age or by the cap", self.dead_dropped.clone());
-    }
-
-    fn register_lanes(&mut self) {
-        let r = &mut self.registry;
-        let late = "Time from due to the sink's confirmation, on the timeline's clock";
-        r.register_with_unit("lateness", late, Unit::Seconds, self.lateness.clone());
-        r.register("claims", "Claims that took occurrences", self.claims.clone());
-        r.register("claims_empty", "Claims that found nothing", self.claims_empty.clone());
-        r.register(
-            "shards_owned",
-            "Shards whose due tasks of the lane this instance claims first",
-            self.shards_owned.clone(),
-        );
-        r.register("instances", "Instances on this timeline, with this one", self.instances.clone());
-        r.register("claimed", "Occurrences claimed", self.claimed.clone());
-        r.register(
-            "claims_lost",
-            "Claims of this instance whose lease expired before it settled them",
-            self.claims_lost.clone(),
-        );
-        r.register(
-            "leases_reaped",
-            "Expired claims, of any instance, whose occurrences this instance returned",
-            self.leases_reaped.clone(),
-        );
-        let reaped = "Occurrences that wait again because the lease of their claim expired";
-        r.register("occurrences_reaped", reaped, self.occurrences_reaped.clone());
-        r.register("stranded", "Occurrences found claimed without a lease; stays 0", self.stranded.clone());
-        let unreadable = "Waiting occurrences whose record no instance has been able to parse";
-        r.register("unreadable", unreadable, self.unreadable.clone());
-        r.register(
-            "removed",
-            "Entries of a lane without a record, which a claim deleted; stays 0",
-            self.removed.clone(),
-        );
-        r.register("pending", "Occurrences that wait", self.pending.clone());
-        r.register("overdue", "Occurrences that wait and were due 1 s ago or earlier", self.overdue.clone());
-        r.register("paused", "Tasks that are paused", self.paused.clone());
-        let paused = "Whether the lane is paused, so that nothing of it is claimed: 0 or 1";
-        r.register("lane_paused", paused, self.lane_paused.clone());
-        r.register("in_flight", "Occurrences in flight, of all instances", self.in_flight.clone());
-        let oldest = "Age of the oldest due occurrence without a verdict; 0 if there is none";
-        r.register_with_unit("oldest_due", oldest, Unit::Seconds, self.oldest_due.clone());
-        r.register(
-            "lane_served",
-            "1 if this instance serves the lane, 0 if the lane only has tasks",
-            self.served.clone(),
-        );
-        r.register("lanes_unserved", "Lanes with tasks that this instance does not serve", self.lanes_unserved.clone());
-    }
-
-    fn register_outside(&mut self) {
-        let r = &mut self.registry;
-        r.register("published", "Published messages, by outcome", self.published.clone());
-        r.register("retries", "Publishes after the first of an occurrence in its claim", self.retries.clone());
-        let publish = "Time from handing a message over to its outcome or timeout";
-        r.register_with_unit("publish", publish, Unit::Seconds, self.publish_seconds.clone());
-        let help = "Destinations at which messages fail";
-        r.register("failing_destinations", help, self.failing_destinations.clone());
-        r.register("breaker", "0 closed, 1 half-open, 2 open (the sink is unavailable)", self.breaker.clone());
-        r.register("timeline_up", "1 while the timeline is reachable", self.timeline_up.clone());
-        r.register(
-            "clock_steps",
-            "Times that the clock of Redis was set by a second or more",
-            self.clock_steps.clone(),
-        );
-        r.register(
-            "timeline_lost",
-            "Times that the timeline was found to be gone from Redis",
-            self.timeline_lost.clone(),
-        );
-        let difference = "The clock of this machine minus the clock of Redis";
-        r.register_with_unit("clock_difference", difference, Unit::Seconds, self.clock_difference.clone());
-        r.register("timeline_calls", "Calls of the timeline, by verb and result", self.calls.clone());
-        let call = "How long calls of the timeline took";
-        r.register_with_unit("timeline_call", call, Unit::Seconds, self.call_seconds.clone());
-        r.register("http_requests", "HTTP requests, by route and status", self.requests.clone());
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LaneLabel {
-    lane: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SinkLabel {
-    sink: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ActionLabel {
-    action: &'static str,
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
-    lane: String,
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CopyLabel {
-    lane: String,
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PublishedLabel {
-    sink: String,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct VerbLabel {
-    verb: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CallLabel {
-    verb: &'static str,
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabel {
-    route: &'static str,
-    status: u16,
-}
-
-/// Creates the lateness histogram of a lane.
-#[derive(Clone, Debug)]
-struct LatenessBuckets;
-
-impl MetricConstructor<Histogram> for LatenessBuckets {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(LATENESS_BUCKETS)
-    }
-}
-
-/// Creates a histogram for calls of Redis or a sink.
-#[derive(Clone, Debug)]
-struct CallBuckets;
-
-impl MetricConstructor<Histogram> for CallBuckets {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(CALL_BUCKETS)
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct StatsView {
     timeline: TimelineView,
     lanes: BTreeMap<Printable, LaneView>,
     sinks: BTreeMap<Printable, SinkView>,
+    #[serde(default)]
+    instances: Vec<InstanceView>,
     dead: Option<u64>,
 }
 
@@ -58,7 +60,22 @@ struct LaneView {
     in_flight: u64,
     paused: u64,
     head_ms: Option<i64>,
+    #[serde(default)]
+    published_per_s: f64,
+    lateness_ms: Option<LatenessView>,
     pause: Option<PauseView>,
+}
+
+#[derive(Deserialize)]
+struct LatenessView {
+    p99: f64,
+}
+
+#[derive(Deserialize)]
+struct InstanceView {
+    id: Printable,
+    version: Printable,
+    unavailable_sinks: Vec<Printable>,
 }
 
 #[derive(Deserialize)]
@@ -118,20 +135,30 @@ fn table(stats: &StatsView) -> String {
         Some(0) | None => String::new(),
         Some(dead) => format!("   dead {dead} (punctual dead list)"),
     };
-    let mut text = format!("redis {}   instance {} {}{dead}\n", stats.timeline.status, stats.instance, stats.version);
-    let now = crate::task::spec::parse_time(stats.now.as_str());
-    let row = |cells: [&str; 7]| {
-        let [lane, sink, waiting, overdue, in_flight, paused, oldest] = cells;
-        format!("{lane:<20} {sink:<12} {waiting:>9} {overdue:>9} {in_flight:>10} {paused:>7}  {oldest}\n")
+    let others = match stats.instances.len().saturating_sub(1) {
+        0 => String::new(),
+        others => format!(" and {others} more"),
     };
-    text += &row(["LANE", "SINK", "WAITING", "OVERDUE", "IN FLIGHT", "PAUSED", "OLDEST WAITS SINCE ITS DUE"]);
+    let StatsView { timeline, instance, version, .. } = stats;
+    let mut text = format!("redis {}   instance {instance} {version}{others}{dead}\n", timeline.status);
+    let now = crate::task::spec::parse_time(stats.now.as_str());
+    let row = |cells: [&str; 9]| {
+        let [lane, sink, waiting, overdue, in_flight, paused, per_second, late, oldest] = cells;
+        let counts = format!("{waiting:>9} {overdue:>9} {in_flight:>10} {paused:>7}");
+        format!("{lane:<20} {sink:<12} {counts} {per_second:>8} {late:>9}  {oldest}\n")
+    };
+    let oldest = "OLDEST WAITS SINCE ITS DUE";
+    text += &row(["LANE", "SINK", "WAITING", "OVERDUE", "IN FLIGHT", "PAUSED", "PER SEC", "LATE P99", oldest]);
     for (name, lane) in &stats.lanes {
         let sink = lane.sink.as_ref().map_or("-", Printable::as_str);
         let numbers = [lane.waiting, lane.overdue, lane.in_flight, lane.paused].map(|number| number.to_string());
         let oldest = lane.head_ms.map(Timestamp::from_millis).zip(now).map(|(head, now)| now.since(head));
         let oldest = oldest.filter(|late| late.as_secs() > 0);
         let oldest = oldest.map_or("-".to_owned(), |late| duration::format(Duration::from_secs(late.as_secs())));
-        text += &row([name.as_str(), sink, &numbers[0], &numbers[1], &numbers[2], &numbers[3], &oldest]);
+        let per_second = format!("{:.0}", lane.published_per_s);
+        let late = lane.lateness_ms.as_ref().map_or("-".to_owned(), |late| format!("{:.1}ms", late.p99));
+        let [waiting, overdue, in_flight, paused] = &numbers;
+        text += &row([name.as_str(), sink, waiting, overdue, in_flight, paused, &per_second, &late, &oldest]);
     }
     if let Some(detail) = &stats.timeline.detail {
         text += &format!("redis: {detail}\n");
@@ -148,7 +175,7 @@ fn table(stats: &StatsView) -> String {
     for (name, lane) in stats.lanes.iter().filter(|(_, lane)| lane.sink.is_none() && lane.waiting > 0) {
         text += &format!("lane {name}: this instance does not serve it, {} tasks wait\n", lane.waiting);
     }
-    text + &stats.sink_troubles(None)
+    text + &stats.instance_troubles() + &stats.sink_troubles(None)
 }
 
 impl Display for PauseView {
@@ -170,6 +197,26 @@ impl Display for PauseView {
 }
 
 impl StatsView {
+    /// A line for each other instance that has another version, or finds a sink unavailable.
+    fn instance_troubles(&self) -> String {
+        let mut text = String::new();
+        for InstanceView { id, version, unavailable_sinks } in
+            self.instances.iter().filter(|one| one.id != self.instance)
+        {
+            // Older versions do not send theirs.
+            if *version != self.version {
+                text += &format!(
+                    "instance {id}: its version is {}\n",
+                    if version.as_str().is_empty() { "older" } else { version.as_str() }
+                );
+            }
+            for sink in unavailable_sinks {
+                text += &format!("instance {id}: sink {sink}: unavailable\n");
+            }
+        }
+        text
+    }
+
     /// A line for each sink that is unavailable and for each destination that fails: of the sink of this lane, or of
     /// all sinks.
     pub(super) fn sink_troubles(&self, lane: Option<&str>) -> String {

@@ -23,6 +23,7 @@ use crate::engine::destinations::Destinations;
 use crate::engine::destinations::failed_attempts::FailedAttempts;
 use crate::engine::destinations::failure_quota::FailureQuota;
 use crate::engine::event_log::{DeathLog, EventCount, LineBudget};
+use crate::engine::instances::{OutcomeCounter, View};
 use crate::engine::leases::Leases;
 use crate::engine::throttle::Throttle;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
@@ -55,6 +56,8 @@ pub(super) struct Context {
     pub(super) tokens: AtomicU64,
     /// Limits log lines about the difference of the clocks.
     pub(super) clock_log: Throttle,
+    /// The other instances.
+    pub(super) view: Mutex<View>,
 }
 
 /// State of one shard.
@@ -86,6 +89,8 @@ pub(super) struct LaneContext {
     /// limit.
     pub(super) over_quota: Mutex<RecentMap<()>>,
     pub(super) metrics: LaneMetrics,
+    /// Outcomes that the next beat carries.
+    pub(super) outcomes: OutcomeCounter,
     /// While it pauses, this lane is not claimed, so that other lanes of the sink get their turn.
     pub(super) claims: Throttle,
     /// Deaths that are not logged yet.

@@ -44,6 +44,7 @@ pub use breaker::BreakerState;
 pub use claiming::judge::Reason;
 pub use destinations::FailingDestination;
 pub use destinations::failed_attempts::FailedAttempt;
+pub use instances::{InstanceState, PublishRate};
 pub use intake::{Intake, LaneRequirements};
 pub use punctual_sinks::DestinationPatterns;
 pub use state::{EngineState, LaneState, PausedLane, SinkState};
@@ -55,6 +56,7 @@ use claiming::next_claim::OLDEST_INTERVAL;
 use context::{Context, LaneContext, Pulses, ShardContext, SinkContext};
 use destinations::Destinations;
 use destinations::failure_quota::FailureQuota;
+use instances::{OutcomeCounter, View};
 use leases::{Leases, reaper, renewer};
 use throttle::Throttle;
 
@@ -172,6 +174,7 @@ impl Engine {
         let shards: Vec<_> = Shard::all(timeline.shards()).map(|shard| Arc::new(shard_context(shard))).collect();
         let pairs = shards.iter().flat_map(|shard| served.keys().map(|lane| (shard.shard, lane.clone())));
         let signals = pairs.map(|pair| (pair, Arc::default())).collect();
+        let view = Mutex::new(View::new(&config.instance));
         let context = Arc::new(Context {
             clock: timeline.clock(),
             config,
@@ -190,6 +193,7 @@ impl Engine {
             holders: TaskTracker::new(),
             tokens: AtomicU64::new(1),
             clock_log: Throttle::default(),
+            view,
         });
         let engine = Engine { context, loops: TaskTracker::new() };
         engine.start_loops();
@@ -333,6 +337,7 @@ fn lane_context(
         failure_quota: FailureQuota::new(config.in_flight, config.in_flight_bytes),
         over_quota: Mutex::new(RecentMap::new(RETURNS_EXPIRY, MAX_RETURNS)),
         metrics,
+        outcomes: OutcomeCounter::default(),
         claims: Throttle::default(),
         deaths: Mutex::default(),
         passed_over: Mutex::default(),

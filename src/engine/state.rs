@@ -10,6 +10,7 @@ use crate::clock::Timestamp;
 use crate::engine::breaker::BreakerState;
 use crate::engine::context::{Context, SinkContext};
 use crate::engine::destinations::FailingDestination;
+use crate::engine::instances::{InstanceState, PublishRate, own_state};
 use crate::task::Lane;
 use crate::timeline::{LanePause, Link};
 
@@ -40,12 +41,14 @@ pub struct EngineState {
     pub lost: Option<Timestamp>,
     /// Number of dead occurrences.
     pub dead: u64,
+    /// The instances on this timeline: this one, then the others by id.
+    pub instances: Vec<InstanceState>,
     /// The loop whose last step is the longest ago, and its age.
     pub slowest_loop: Option<(String, Duration)>,
 }
 
 /// The state of a lane as of the last glance, which is normally less than a second old.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LaneState {
     /// Its name.
     pub lane: Lane,
@@ -63,6 +66,8 @@ pub struct LaneState {
     pub paused: u64,
     /// The pause of the lane, if it is paused.
     pub pause: Option<PausedLane>,
+    /// What all instances published of it in the last 10 s.
+    pub published: PublishRate,
 }
 
 /// A lane that is paused.
@@ -95,8 +100,18 @@ impl EngineState {
     /// A state without lanes, sinks and dead.
     #[must_use]
     pub fn new(link: Link) -> EngineState {
-        let (lanes, sinks, as_of, lost, dead, slowest_loop) = (Vec::new(), Vec::new(), None, None, 0, None);
-        EngineState { link, lanes, sinks, as_of, lost, dead, slowest_loop }
+        let (lanes, sinks, instances) = (Vec::new(), Vec::new(), Vec::new());
+        EngineState { link, lanes, sinks, as_of: None, lost: None, dead: 0, instances, slowest_loop: None }
+    }
+}
+
+impl LaneState {
+    /// A lane without tasks that this instance does not serve.
+    #[must_use]
+    pub fn new(lane: Lane) -> LaneState {
+        let (waiting, overdue, in_flight, paused) = (0, 0, 0, 0);
+        let published = PublishRate::default();
+        LaneState { lane, sink: None, head: None, waiting, overdue, in_flight, paused, pause: None, published }
     }
 }
 
@@ -122,6 +137,7 @@ pub(super) fn look(context: &Context) -> EngineState {
         lanes: lanes(context).into_values().collect(),
         sinks: sinks.collect(),
         dead: context.shards.iter().map(|shard| shard.glance.lock().1.dead).sum(),
+        instances: std::iter::once(own_state(context)).chain(context.view.lock().others().cloned()).collect(),
         slowest_loop: context.pulses.slowest(),
     }
 }
@@ -220,16 +236,8 @@ fn oldest(context: &Context) -> BTreeMap<Lane, Timestamp> {
 }
 
 fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
-    let state = |lane: &Lane| LaneState {
-        lane: lane.clone(),
-        sink: context.lanes.get(lane).map(|lane| lane.sink.name.clone()),
-        head: None,
-        waiting: 0,
-        overdue: 0,
-        in_flight: 0,
-        paused: 0,
-        pause: None,
-    };
+    let sink = |lane: &Lane| context.lanes.get(lane).map(|lane| lane.sink.name.clone());
+    let state = |lane: &Lane| LaneState { sink: sink(lane), ..LaneState::new(lane.clone()) };
     let mut lanes: BTreeMap<Lane, LaneState> = context.lanes.keys().map(|lane| (lane.clone(), state(lane))).collect();
     let mut seen_in: BTreeMap<Lane, u16> = BTreeMap::new();
     for shard in &context.shards {
@@ -251,7 +259,9 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
             }
         }
     }
+    let (view, now) = (context.view.lock(), Instant::now());
     for (lane, state) in &mut lanes {
+        state.published = view.rate(lane, now);
         if let Some(paused) = &mut state.pause {
             paused.everywhere = seen_in.get(lane) == Some(&paused.shards);
         }

@@ -298,16 +298,8 @@ mod tests {
 
     #[test]
     fn tasks_in_other_lanes_do_not_count_towards_pending_max() {
-        let lane = |name: &str, waiting, in_flight| LaneState {
-            lane: name.parse().unwrap(),
-            sink: None,
-            head: None,
-            waiting,
-            overdue: 0,
-            in_flight,
-            paused: 0,
-            pause: None,
-        };
+        let lane =
+            |name: &str, waiting, in_flight| LaneState { waiting, in_flight, ..LaneState::new(name.parse().unwrap()) };
         let limits = TokenLimits { lanes: vec!["a".parse().unwrap()], pending_max: Some(10), ..TokenLimits::default() };
         let caller = Caller::new(None, limits);
         let start = Instant::now();

@@ -16,7 +16,7 @@ use super::caller::Caller;
 use super::lanes::LanePauseView;
 use super::openapi::enums;
 use crate::clock::Timestamp;
-use crate::engine::{BreakerState, EngineState, FailingDestination, LaneState, SinkState};
+use crate::engine::{BreakerState, EngineState, FailingDestination, InstanceState, LaneState, PublishRate, SinkState};
 use crate::timeline::Link;
 
 /// A loop without a step for this long is stuck. Waiting loops make a step at least every ten seconds.
@@ -37,6 +37,10 @@ struct StatsView {
     timeline: TimelineView,
     lanes: BTreeMap<String, LaneView>,
     sinks: BTreeMap<String, SinkView>,
+    /// The instances that share the timeline, this one first; missing for tokens with limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    instances: Option<Vec<InstanceView>>,
     /// Number of dead occurrences; missing for tokens with limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -81,10 +85,39 @@ struct LaneView {
     #[schema(format = DateTime)]
     head: Option<String>,
     head_ms: Option<i64>,
+    /// Messages that a broker took, per second, of all instances in the last 10 s.
+    published_per_s: f64,
+    /// How late these messages were; missing if there were none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    lateness_ms: Option<LatenessView>,
     /// Missing unless it is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pause: Option<LanePauseView>,
+}
+
+/// Milliseconds from the due of messages to their acceptance, estimated within the buckets of `punctual_lateness_seconds`.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Lateness)]
+struct LatenessView {
+    /// Half of them were at most this late.
+    p50: f64,
+    /// 99 % of them were at most this late.
+    p99: f64,
+}
+
+/// An instance, as it said of itself in the last three seconds.
+#[derive(Serialize, ToSchema)]
+#[schema(as = InstanceState)]
+struct InstanceView {
+    id: String,
+    /// Empty if it sends none.
+    version: String,
+    /// The lanes that it serves and whose sink it does not find unavailable.
+    lanes: Vec<String>,
+    /// The sinks that it finds unavailable.
+    unavailable_sinks: Vec<String>,
 }
 
 /// A sink.
@@ -169,8 +202,9 @@ struct HealthView {
     responses((status = 200, body = StatsView, description = "Lanes, sinks and the timeline.",
         example = json!({"instance": "4f1c2ab90d3e", "version": "0.1.0", "now": "2026-11-21T12:00:00.000Z", "timeline": {"status": "up"},
             "lanes": {"default": {"sink": "orders", "waiting": 3, "overdue": 0, "in_flight": 0, "paused": 0, "head": "2026-11-21T12:15:00.000Z",
-                "head_ms": 1_795_263_300_000_i64}},
-            "sinks": {"orders": {"kind": "kafka", "breaker": "closed"}}, "dead": 0}))),
+                "head_ms": 1_795_263_300_000_i64, "published_per_s": 41.5, "lateness_ms": {"p50": 0.7, "p99": 2.4}}},
+            "sinks": {"orders": {"kind": "kafka", "breaker": "closed"}},
+            "instances": [{"id": "4f1c2ab90d3e", "version": "0.1.0", "lanes": ["default"], "unavailable_sinks": []}], "dead": 0}))),
 )]
 pub(super) async fn stats(State(api): State<Arc<Api>>, Extension(caller): Extension<Arc<Caller>>) -> Response {
     let mut state = (api.engine)();
@@ -189,6 +223,7 @@ pub(super) async fn stats(State(api): State<Arc<Api>>, Extension(caller): Extens
         timeline: if caller.is_limited() { timeline.without_detail() } else { timeline },
         lanes: state.lanes.into_iter().map(|state| lane(state, &caller)).collect(),
         sinks: state.sinks.iter().map(sink).collect(),
+        instances: (!caller.is_limited()).then(|| state.instances.into_iter().map(instance).collect()),
         dead: (!caller.is_limited()).then_some(state.dead),
     };
     Json(view).into_response()
@@ -293,6 +328,7 @@ fn timeline(api: &Api, state: &EngineState) -> TimelineView {
 }
 
 fn lane(state: LaneState, caller: &Caller) -> (String, LaneView) {
+    let PublishRate { per_second, lateness } = state.published;
     let view = LaneView {
         sink: state.sink,
         waiting: state.waiting,
@@ -301,9 +337,25 @@ fn lane(state: LaneState, caller: &Caller) -> (String, LaneView) {
         paused: state.paused,
         head: state.head.map(|head| head.to_string()),
         head_ms: state.head.map(Timestamp::as_millis),
+        published_per_s: rounded(per_second),
+        lateness_ms: lateness.map(|(p50, p99)| LatenessView { p50: millis(p50), p99: millis(p99) }),
         pause: state.pause.map(|paused| LanePauseView::of(paused, caller)),
     };
     (state.lane.to_string(), view)
+}
+
+fn instance(state: InstanceState) -> InstanceView {
+    let InstanceState { id, version, lanes, unavailable_sinks } = state;
+    InstanceView { id, version, lanes: lanes.iter().map(ToString::to_string).collect(), unavailable_sinks }
+}
+
+fn millis(time: Duration) -> f64 {
+    rounded(time.as_secs_f64() * 1000.0)
+}
+
+/// With one decimal.
+fn rounded(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
 }
 
 /// A sink. Why it is unavailable contains addresses, and failing destinations may be those of other callers. Both are

@@ -1,9 +1,10 @@
 //! Stats, health and readiness.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use punctual::clock::Timestamp;
-use punctual::engine::{BreakerState, FailingDestination, LaneState, SinkState};
+use punctual::engine::{BreakerState, FailingDestination, InstanceState, LaneState, PublishRate, SinkState};
 use punctual::timeline::Link;
 use serde_json::json;
 
@@ -11,14 +12,16 @@ use super::{NOON, Stage};
 
 fn lane(name: &str, sink: Option<&str>) -> LaneState {
     LaneState {
-        lane: name.parse().unwrap(),
         sink: sink.map(str::to_owned),
         head: sink.map(|_| Timestamp::from_millis(NOON + 1)),
         waiting: 3,
         overdue: 1,
         in_flight: 2,
-        paused: 0,
-        pause: None,
+        published: PublishRate {
+            per_second: 12.34,
+            lateness: sink.map(|_| (Duration::from_millis(1), Duration::from_micros(2449))),
+        },
+        ..LaneState::new(name.parse().unwrap())
     }
 }
 
@@ -32,13 +35,23 @@ async fn stats_show_lanes_sinks_and_the_timeline() {
         state.sinks =
             vec![SinkState::new("orders", "nats", open), SinkState::new("out", "stdout", BreakerState::Closed)];
         state.dead = 7;
+        state.instances = vec![InstanceState {
+            id: "i0".into(),
+            version: "0.1.0".into(),
+            lanes: BTreeSet::from(["default".parse().unwrap()]),
+            unavailable_sinks: vec!["orders".into()],
+        }];
     }
     let stats = stage.get("/v1/stats").await.json();
     assert_eq!(stats["instance"], "i0");
     assert_eq!(stats["timeline"], json!({"status": "up"}));
-    let head = json!({"sink": "orders", "waiting": 3, "overdue": 1, "in_flight": 2, "paused": 0, "head": "2026-11-21T12:00:00.001Z", "head_ms": NOON + 1});
-    assert_eq!(stats["lanes"]["default"], head);
-    assert_eq!(stats["lanes"]["old"]["sink"], json!(null));
+    let expected = json!({"sink": "orders", "waiting": 3, "overdue": 1, "in_flight": 2, "paused": 0,
+        "head": "2026-11-21T12:00:00.001Z", "head_ms": NOON + 1, "published_per_s": 12.3,
+        "lateness_ms": {"p50": 1.0, "p99": 2.4}});
+    assert_eq!(stats["lanes"]["default"], expected);
+    assert_eq!((&stats["lanes"]["old"]["sink"], stats["lanes"]["old"].get("lateness_ms")), (&json!(null), None));
+    let instance = json!({"id": "i0", "version": "0.1.0", "lanes": ["default"], "unavailable_sinks": ["orders"]});
+    assert_eq!(stats["instances"], json!([instance]));
     assert_eq!(stats["sinks"]["orders"], json!({"kind": "nats", "breaker": "open", "detail": "connection refused"}));
     assert_eq!(stats["sinks"]["out"], json!({"kind": "stdout", "breaker": "closed"}));
     assert_eq!(stats["dead"], 7);

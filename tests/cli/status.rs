@@ -23,7 +23,7 @@ fn the_status_is_a_row_for_each_lane() {
     let lines: Vec<&str> = shown.out.lines().collect();
     assert!(lines[0].starts_with("redis up   instance ") && !lines[0].contains("dead"), "{}", shown.out);
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(words(lines[2]), ["default", "default", "1", "0", "0", "0", "-"]);
+    assert_eq!(words(lines[2]), ["default", "default", "1", "0", "0", "0", "0", "-", "-"]);
     assert_eq!(lines.len(), 3, "nothing is wrong: {}", shown.out);
     let json = run(&["status", "--json", "--url", &url]);
     assert_eq!(serde_json::from_str::<Value>(&json.out).unwrap()["lanes"]["default"]["waiting"], 1);
@@ -35,9 +35,15 @@ fn the_status_says_what_is_wrong() {
         "instance": "i0", "version": "0", "now": "2026-11-21T12:01:05.000Z", "as_of": "2026-11-21T12:00:00.000Z", "dead": 3,
         "timeline": {"status": "down", "detail": "connection \u{1b}[2Jrefused", "lost": "2026-11-21T11:00:00.000Z"},
         "lanes": {
-            "default": {"sink": "orders", "waiting": 7, "overdue": 2, "in_flight": 1, "paused": 0, "head": null, "head_ms": 1_795_262_400_000_i64},
+            "default": {"sink": "orders", "waiting": 7, "overdue": 2, "in_flight": 1, "paused": 0, "head": null, "head_ms": 1_795_262_400_000_i64,
+                "published_per_s": 41.6, "lateness_ms": {"p50": 0.7, "p99": 2.4}},
             "old": {"sink": null, "waiting": 4, "overdue": 0, "in_flight": 0, "paused": 0, "head": null, "head_ms": null},
         },
+        "instances": [
+            {"id": "i0", "version": "0", "lanes": ["default"], "unavailable_sinks": ["mail"]},
+            {"id": "i1", "version": "1", "lanes": [], "unavailable_sinks": ["mail"]},
+            {"id": "i2", "version": "", "lanes": ["default"], "unavailable_sinks": []},
+        ],
         "sinks": {
             "mail": {"kind": "nats", "breaker": "open", "detail": "login refused"},
             "orders": {"kind": "kafka", "breaker": "closed", "failing_count": 12, "failing": [{"destination": "orders.cancel",
@@ -48,7 +54,10 @@ fn the_status_says_what_is_wrong() {
     let shown = run(&["status", "--url", &place]);
     assert_eq!(shown.code, Some(0), "{}", shown.err);
     for line in [
-        "redis down   instance i0 0   dead 3 (punctual dead list)",
+        "redis down   instance i0 0 and 2 more   dead 3 (punctual dead list)",
+        "instance i1: its version is 1",
+        "instance i1: sink mail: unavailable",
+        "instance i2: its version is older",
         "the numbers are as of 2026-11-21T12:00:00.000Z",
         "the timeline was lost at 2026-11-21T11:00:00.000Z: all tasks that waited then are gone",
         "lane old: this instance does not serve it, 4 tasks wait",

@@ -4,8 +4,8 @@ use punctual::engine::steering::{TaskAction, TasksChange};
 use punctual::timeline::memory::InjectedFault;
 use punctual::timeline::{TaskFilter, Verb};
 
-use super::log::Log;
 use super::*;
+use crate::support::log::Log;
 
 #[tokio::test(start_paused = true)]
 async fn a_bulk_change_whose_caller_goes_away_is_logged() {

@@ -8,8 +8,8 @@ use punctual::timeline::memory::{InjectedFault, OccurrenceMark};
 use punctual::timeline::{ClaimRequest, Link, Token};
 use punctual_sinks::memory::Answer;
 
-use super::log::Log;
 use super::*;
+use crate::support::log::Log;
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_whose_reply_is_missing_is_given_back() {

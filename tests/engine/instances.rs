@@ -1,6 +1,10 @@
 //! Instances share the shards: each asks for what it owns, and for what others leave.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use punctual::engine::InstanceState;
+use punctual_sinks::memory::Answer;
 
 use super::*;
 
@@ -38,6 +42,31 @@ fn empty_claims(engines: &[(Engine, Arc<Metrics>)]) -> u64 {
     engines.iter().map(|(_, metrics)| metrics.lane("default").claims_empty.get()).sum()
 }
 
+/// How many messages were published later than this bound of the histogram, in seconds.
+fn later_than(bound: &str, engines: &[(Engine, Arc<Metrics>)]) -> u64 {
+    let later = |(_, metrics): &(Engine, Arc<Metrics>)| {
+        let text = metrics.text();
+        let value = |bound: &str| {
+            let name = format!("punctual_lateness_seconds_bucket{{le=\"{bound}\",lane=\"default\"}} ");
+            let line = text.lines().find_map(|line| line.strip_prefix(&name));
+            line.map_or(0, |value| value.parse::<u64>().unwrap())
+        };
+        value("+Inf") - value(bound)
+    };
+    engines.iter().map(later).sum()
+}
+
+/// How late the latest message from now on is, in milliseconds.
+fn watch_lateness(bed: &Bed) -> Arc<AtomicI64> {
+    let (latest, clock) = (Arc::<AtomicI64>::default(), Arc::clone(&bed.clock));
+    let seen = Arc::clone(&latest);
+    bed.sink.answer_by(move |message| {
+        seen.fetch_max(clock.now().as_millis() - message.due_ms, Ordering::Relaxed);
+        Answer::Accept
+    });
+    latest
+}
+
 fn claims(engines: &[(Engine, Arc<Metrics>)]) -> Vec<u64> {
     engines.iter().map(|(_, metrics)| metrics.lane("default").claims.get()).collect()
 }
@@ -71,20 +100,85 @@ async fn an_instance_that_dies_is_replaced_by_its_deputies() {
     drop(engines.remove(1));
     bed.pass(millis(6000)).await;
     assert_eq!(owned(&engines).iter().sum::<i64>(), i64::from(SHARDS), "every shard has an owner again");
-    let text = engines.iter().map(|(_, metrics)| metrics.text()).collect::<Vec<_>>();
     let keys = bed.keys();
     assert_eq!((keys.len(), published_twice(&keys)), (tasks, 0));
-    // Lateness is a histogram with a bound of 50 ms.
-    for metrics in text {
-        let value = |bound: &str| {
-            let name = format!("punctual_lateness_seconds_bucket{{le=\"{bound}\",lane=\"default\"}} ");
-            metrics
-                .lines()
-                .find_map(|line| line.strip_prefix(&name).map(|value| value.parse::<u64>().unwrap()))
-                .unwrap()
-        };
-        assert_eq!(value("0.05"), value("+Inf"), "nothing was later than 50 ms");
+    assert_eq!(later_than("0.05", &engines), 0, "nothing was later than 50 ms");
+}
+
+/// For some shards these two are owner and deputy.
+#[tokio::test(start_paused = true)]
+async fn if_owner_and_deputy_die_together_the_others_take_over_in_little_more_than_a_second() {
+    let (bed, mut engines) = start(5).await;
+    let tasks = put_steadily(&bed, "a", seconds(1), 9000).await;
+    bed.pass(millis(2500)).await;
+    let latest = watch_lateness(&bed);
+    drop(engines.drain(1..3));
+    bed.pass(millis(9000)).await;
+    let keys = bed.keys();
+    assert_eq!((keys.len(), published_twice(&keys)), (tasks, 0));
+    assert!(later_than("0.05", &engines) > 0, "nobody looked after some shards at once");
+    let latest = latest.load(Ordering::Relaxed);
+    assert!((51..=1300).contains(&latest), "{latest} ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn instances_that_hear_no_beats_claim_everything_in_time() {
+    let (bed, engines) = start(4).await;
+    bed.timeline.lose_beats(true);
+    let tasks = put_steadily(&bed, "a", seconds(1), 10_000).await;
+    bed.pass(seconds(12)).await;
+    assert_eq!(owned(&engines), [i64::from(SHARDS); 4], "each of them owns every shard");
+    let keys = bed.keys();
+    assert_eq!((keys.len(), published_twice(&keys), later_than("0.05", &engines)), (tasks, 0, 0));
+    bed.timeline.lose_beats(false);
+    bed.pass(seconds(3)).await;
+    assert_eq!(owned(&engines), [4, 4, 4, 4]);
+}
+
+/// Each look shows other instances, none of which exists. So nobody is the owner of most shards.
+#[tokio::test(start_paused = true)]
+async fn wrong_views_make_messages_late_by_little_more_than_a_second_and_lose_none() {
+    let (bed, engines) = start(3).await;
+    let timeline = Arc::clone(&bed.timeline);
+    let liar = tokio::spawn(async move {
+        for n in 0.. {
+            timeline.send_beat(format!("h{} default", n % 40)).await.unwrap();
+            tokio::time::sleep(millis(50)).await;
+        }
+    });
+    bed.pass(seconds(3)).await;
+    assert!(owned(&engines).iter().sum::<i64>() < i64::from(SHARDS) / 2, "{:?}", owned(&engines));
+    let latest = watch_lateness(&bed);
+    let tasks = put_steadily(&bed, "a", seconds(1), 6000).await;
+    bed.pass(seconds(9)).await;
+    let keys = bed.keys();
+    assert_eq!((keys.len(), published_twice(&keys)), (tasks, 0));
+    let latest = latest.load(Ordering::Relaxed);
+    assert!(later_than("0.05", &engines) > 1000 && latest <= 1300, "{latest} ms");
+    liar.abort();
+}
+
+/// A message for each millisecond: 1000 per second, whoever published it.
+#[tokio::test(start_paused = true)]
+async fn every_instance_shows_the_others_and_what_all_published() {
+    let (bed, engines) = start(3).await;
+    put_steadily(&bed, "a", seconds(1), 14_000).await;
+    bed.pass(seconds(14)).await;
+    for (number, (engine, _)) in engines.iter().enumerate() {
+        let state = engine.state();
+        let (lane, ids) = (&state.lanes[0], state.instances.iter().map(|instance| instance.id.as_str()));
+        assert_eq!(ids.clone().next(), Some(&*format!("i{number}")), "itself first");
+        assert_eq!(ids.collect::<BTreeSet<_>>(), BTreeSet::from(["i0", "i1", "i2"]));
+        let serves = |instance: &InstanceState| instance.lanes.contains(&lane.lane) && !instance.version.is_empty();
+        assert!(state.instances.iter().all(serves), "{:?}", state.instances);
+        let rate = lane.published;
+        assert!((900.0..1100.0).contains(&rate.per_second), "{rate:?}");
+        let (p50, p99) = rate.lateness.expect("messages were published");
+        assert!(p50 <= p99 && p99 <= millis(50), "{rate:?}");
     }
+    bed.pass(seconds(14)).await;
+    let rate = engines[0].0.state().lanes[0].published;
+    assert_eq!((rate.per_second, rate.lateness), (0.0, None), "it is that of the last 10 s");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,6 @@ mod faults;
 mod flow;
 mod instances;
 mod intake;
-mod log;
 mod metrics;
 mod moves;
 mod pause;

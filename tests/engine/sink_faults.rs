@@ -8,8 +8,8 @@ use punctual_sinks::memory::Answer;
 use punctual_sinks::{Fault, Trouble};
 use tokio::time::Instant;
 
-use super::log::Log;
 use super::*;
+use crate::support::log::Log;
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_keeps_its_key_and_counts_its_attempts() {

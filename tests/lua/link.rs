@@ -7,7 +7,9 @@ use punctual::timeline::redis::RedisError;
 use tokio::time::Instant;
 
 use super::*;
+use crate::support::log::Log;
 use crate::support::scripted::Scripted;
+use crate::support::server::free_port;
 
 const PATIENCE: Duration = Duration::from_millis(300);
 
@@ -20,6 +22,22 @@ fn config(url: &str) -> RedisConfig {
     config.connect_timeout = PATIENCE;
     config.response_timeout = PATIENCE;
     config
+}
+
+/// An operator who looks at the end of the log sees that the outage lasts.
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_redis_is_logged_again_every_minute_with_its_length() {
+    let (log, _guard) = Log::begin();
+    let mut config = config(&format!("redis://127.0.0.1:{}", free_port()));
+    (config.connect_timeout, config.response_timeout) = (AT_EASE, AT_EASE);
+    let timeline = RedisTimeline::connect(config).unwrap();
+    assert!(matches!(timeline.first_attempt().await, Link::Down(_)));
+    let lines = |text: &str| log.text().lines().filter(|line| line.contains(text)).count();
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!((lines("redis is unavailable"), lines("still unavailable")), (1, 0), "{}", log.text());
+    tokio::time::sleep(Duration::from_secs(140)).await;
+    assert!((2..=3).contains(&lines("still unavailable")), "{}", log.text());
+    assert_eq!(lines("tasks=\"unknown\""), lines("outage_s="), "{}", log.text());
 }
 
 async fn connected(server: &RedisServer) -> Arc<RedisTimeline> {

@@ -8,6 +8,7 @@ pub(crate) mod jwt;
 pub(crate) mod kafka;
 pub(crate) mod ledger;
 pub(crate) mod load;
+pub(crate) mod log;
 pub(crate) mod nats;
 pub(crate) mod published;
 pub(crate) mod punctual;

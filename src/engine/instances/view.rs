@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::beat::Beat;
+use super::recent::{PublishRate, RecentOutcomes};
 use crate::task::Lane;
 
 /// An instance without a beat for this long no longer counts.
@@ -14,31 +15,58 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// Maximum number of other instances that count.
 const MAX_OTHERS: usize = 1000;
 
-/// What this instance knows of the others.
-pub(super) struct View {
+/// What this instance knows of the others, and of what all have published lately.
+pub(in crate::engine) struct View {
     own: String,
     others: BTreeMap<String, Seen>,
+    outcomes: RecentOutcomes,
 }
 
 struct Seen {
-    lanes: BTreeSet<Lane>,
+    state: InstanceState,
     at: Instant,
 }
 
+/// What an instance says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceState {
+    /// Its id.
+    pub id: String,
+    /// Its version; empty if it sends none.
+    pub version: String,
+    /// The lanes that it serves and whose sink it does not find unavailable.
+    pub lanes: BTreeSet<Lane>,
+    /// The sinks that it finds unavailable.
+    pub unavailable_sinks: Vec<String>,
+}
+
 impl View {
-    pub(super) fn new(own: &str) -> View {
-        View { own: own.to_owned(), others: BTreeMap::new() }
+    pub(in crate::engine) fn new(own: &str) -> View {
+        View { own: own.to_owned(), others: BTreeMap::new(), outcomes: RecentOutcomes::new(Instant::now()) }
     }
 
-    /// Notes a beat. Returns whether it says something new.
+    /// The other instances, by id.
+    pub(in crate::engine) fn others(&self) -> impl Iterator<Item = &InstanceState> {
+        self.others.values().map(|seen| &seen.state)
+    }
+
+    /// What all instances published of a lane lately.
+    pub(in crate::engine) fn rate(&self, lane: &Lane, now: Instant) -> PublishRate {
+        self.outcomes.rate(lane, now)
+    }
+
+    /// Notes a beat. Returns whether the ranks may change by it.
     pub(super) fn note(&mut self, beat: Beat, now: Instant) -> bool {
+        self.outcomes.note(&beat.report.outcomes, now);
         let is_known = self.others.contains_key(&beat.instance);
         if beat.instance == self.own || !is_known && self.others.len() >= MAX_OTHERS {
             return false;
         }
-        let seen = Seen { lanes: beat.lanes, at: now };
-        let is_new = self.others.get(&beat.instance).is_none_or(|former| former.lanes != seen.lanes);
-        self.others.insert(beat.instance, seen);
+        let Beat { instance: id, lanes, report } = beat;
+        let is_new = self.others.get(&id).is_none_or(|former| former.state.lanes != lanes);
+        let (version, unavailable_sinks) = (report.version, report.unavailable_sinks);
+        let state = InstanceState { id: id.clone(), version, lanes, unavailable_sinks };
+        self.others.insert(id, Seen { state, at: now });
         is_new
     }
 
@@ -57,7 +85,7 @@ impl View {
     /// The place of this instance among those that serve the lane, sorted by id, and their number. This one always counts.
     pub(super) fn place(&self, lane: &Lane) -> (usize, usize) {
         let (mut before, mut count) = (0, 1);
-        for (id, _) in self.others.iter().filter(|(_, seen)| seen.lanes.contains(lane)) {
+        for (id, _) in self.others.iter().filter(|(_, seen)| seen.state.lanes.contains(lane)) {
             before += usize::from(*id < self.own);
             count += 1;
         }
@@ -68,6 +96,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::instances::beat::BeatReport;
 
     #[test]
     fn an_instance_counts_for_3_s_after_its_last_beat() {
@@ -76,6 +105,7 @@ mod tests {
         let beat = |instance: &str, lanes: &[&str]| Beat {
             instance: instance.into(),
             lanes: lanes.iter().map(|lane| lane.parse().unwrap()).collect(),
+            report: BeatReport::default(),
         };
         assert_eq!(view.place(&lane), (0, 1));
         assert!(!view.note(beat("b", &[]), at(0)), "its own beat says nothing");
@@ -96,7 +126,8 @@ mod tests {
     fn no_more_than_1000_others_count() {
         let mut view = View::new("a");
         for n in 0..1100 {
-            view.note(Beat { instance: format!("b.{n}"), lanes: BTreeSet::new() }, Instant::now());
+            let (instance, lanes) = (format!("b.{n}"), BTreeSet::new());
+            view.note(Beat { instance, lanes, report: BeatReport::default() }, Instant::now());
         }
         assert_eq!(view.count(), 1001);
     }

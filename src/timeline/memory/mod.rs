@@ -16,7 +16,7 @@ mod zset;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -49,6 +49,7 @@ pub struct MemoryTimeline {
     ups: AtomicU64,
     wakes: broadcast::Sender<Wake>,
     beats: broadcast::Sender<Arc<str>>,
+    loses_beats: AtomicBool,
     faults: Mutex<VecDeque<(Verb, InjectedFault)>>,
     calls: Calls,
 }
@@ -79,6 +80,7 @@ impl MemoryTimeline {
             ups: AtomicU64::new(1),
             wakes: broadcast::Sender::new(MAX_WAKES_KEPT),
             beats: broadcast::Sender::new(MAX_WAKES_KEPT),
+            loses_beats: AtomicBool::new(false),
             faults: Mutex::default(),
             calls: Calls::default(),
         }
@@ -92,6 +94,11 @@ impl MemoryTimeline {
     /// Ends the effect of [`set_link_down`](Self::set_link_down).
     pub fn set_up(&self) {
         self.link.send_replace(Link::Up(self.ups.fetch_add(1, Ordering::Relaxed) + 1));
+    }
+
+    /// Loses all beats, or no longer, for tests.
+    pub fn lose_beats(&self, loses: bool) {
+        self.loses_beats.store(loses, Ordering::Relaxed);
     }
 
     /// The next call of `verb` meets `fault`, for tests. Several faults meet the calls in the order they were set.
@@ -190,8 +197,10 @@ impl Timeline for MemoryTimeline {
         if let Link::Down(detail) = &*self.link.borrow() {
             return Err(TimelineError::Away(detail.clone()));
         }
-        // An error means that there is no receiver.
-        drop(self.beats.send(beat.into()));
+        if !self.loses_beats.load(Ordering::Relaxed) {
+            // An error means that there is no receiver.
+            drop(self.beats.send(beat.into()));
+        }
         Ok(())
     }
 

@@ -69,15 +69,23 @@ impl LastKnown {
         self.lost.lock().map(|lost| lost.elapsed())
     }
 
-    /// The number of tasks in each lane, as text. Forgets them.
-    fn take_tasks(&self) -> String {
-        let mut lanes: BTreeMap<Lane, u64> = BTreeMap::new();
-        for ((_, lane), count) in std::mem::take(&mut *self.tasks.lock()) {
-            *lanes.entry(lane).or_default() += count.most;
-        }
-        let shown: Vec<String> = lanes.iter().map(|(lane, count)| format!("{lane} {count}")).collect();
-        if shown.is_empty() { "unknown".to_owned() } else { shown.join(", ") }
+    /// The number of tasks in each lane at the last glance, as text.
+    pub(super) fn latest_tasks(&self) -> String {
+        described(self.tasks.lock().iter().map(|((_, lane), count)| (lane, count.latest)))
     }
+
+    /// The most tasks in each lane since the layout was last found, as text. Forgets them.
+    fn take_tasks(&self) -> String {
+        described(std::mem::take(&mut *self.tasks.lock()).iter().map(|((_, lane), count)| (lane, count.most)))
+    }
+}
+
+/// The sum for each lane over its shards.
+fn described<'a>(counts: impl Iterator<Item = (&'a Lane, u64)>) -> String {
+    let mut lanes: BTreeMap<&Lane, u64> = BTreeMap::new();
+    counts.for_each(|(lane, count)| *lanes.entry(lane).or_default() += count);
+    let shown: Vec<String> = lanes.iter().map(|(lane, count)| format!("{lane} {count}")).collect();
+    if shown.is_empty() { "unknown".to_owned() } else { shown.join(", ") }
 }
 
 /// The layout of this instance, and where it is stored.
@@ -90,7 +98,7 @@ pub(super) struct Layout {
     shards: u16,
     /// The key of each shard's `tasks` hash.
     tasks: Vec<String>,
-    last_known: Arc<LastKnown>,
+    pub(super) last_known: Arc<LastKnown>,
     calls: Arc<Calls>,
     response_timeout: Duration,
 }
@@ -242,6 +250,7 @@ mod tests {
         known.confirm();
         // Redis was emptied, and the layout is not read yet.
         note((0, 0));
+        assert_eq!(known.latest_tasks(), "default 0");
         assert_eq!((known.take_tasks(), known.take_tasks()), ("default 8".to_owned(), "unknown".to_owned()));
         assert_eq!(known.lost_for(), None);
     }

@@ -323,7 +323,12 @@ impl LinkTask {
         if is_new {
             tracing::warn!(reason, "redis is unavailable; retrying");
         } else if self.logged.is_some_and(|logged| logged.elapsed() >= LOG_PAUSE) {
-            tracing::warn!(reason, outage_s = away_since.elapsed().as_secs(), "redis is still unavailable");
+            tracing::warn!(
+                reason,
+                outage_s = away_since.elapsed().as_secs(),
+                tasks = self.connector.layout.last_known.latest_tasks(),
+                "redis is still unavailable; no tasks are accepted or published"
+            );
         } else {
             return;
         }

@@ -19,6 +19,19 @@ for i = 2, #ARGV do
 end
 return missing";
 
+/// Why a user may not have all rights.
+pub(super) enum RightsError {
+    Call(CallError),
+    /// Some are missing, or it is unknown which.
+    Missing(String),
+}
+
+impl From<CallError> for RightsError {
+    fn from(error: CallError) -> RightsError {
+        RightsError::Call(error)
+    }
+}
+
 /// The commands that scripts run.
 fn commands() -> BTreeSet<&'static str> {
     let calls = ["call('", "first_write('"];
@@ -38,8 +51,8 @@ fn commands() -> BTreeSet<&'static str> {
 /// writes nothing else.
 ///
 /// # Errors
-/// `NOPERM` as Redis wrote it, the names of the commands that are missing, or an answer that cannot be read.
-pub(super) async fn check(session: &Session, keys: &Keys, timeout: Duration) -> Result<(), CallError> {
+/// A call failed, with `NOPERM` if its own right is missing, or commands of the scripts are not allowed.
+pub(super) async fn check(session: &Session, keys: &Keys, timeout: Duration) -> Result<(), RightsError> {
     session.ask(&redis::cmd("PING"), timeout, None).await?;
     load_scripts(session, timeout).await?;
     let hash = session.ask(redis::cmd("SCRIPT").arg("LOAD").arg(MISSING_COMMANDS), timeout, None).await?;
@@ -50,15 +63,15 @@ pub(super) async fn check(session: &Session, keys: &Keys, timeout: Duration) -> 
     let missing: Vec<String> = redis::from_redis_value(missing).map_err(unreadable)?;
     match missing.is_empty() {
         true => Ok(()),
-        false => Err(CallError::Unsent(format!(
+        false => Err(RightsError::Missing(format!(
             "its user lacks the right to {}; docs/operations.md lists all that it needs",
             missing.join(", ")
         ))),
     }
 }
 
-fn unreadable(error: redis::ParsingError) -> CallError {
-    CallError::Unsent(format!("cannot read its answer about the rights of its user: {error}"))
+fn unreadable(error: redis::ParsingError) -> RightsError {
+    RightsError::Missing(format!("cannot read its answer about the rights of its user: {error}"))
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use tokio::time::timeout;
 use super::cluster::{self, SlotsError, ask_slots};
 use super::durable::{ConfirmError, Durability, can_confirm, unproven};
 use super::link::SOCKET;
+use super::rights::{self, RightsError};
 use super::session::{CallError, Session, detail};
-use super::{RedisConfig, RedisError, access, rights};
+use super::{RedisConfig, RedisError, access};
 use crate::task::Shard;
 use crate::timeline::keys::{self, Keys};
 
@@ -133,8 +134,8 @@ pub async fn check_server(config: &RedisConfig) -> Result<ServerCheck, ServerChe
     }
     if let Some(keys) = keys.first() {
         rights::check(&session, keys, config.response_timeout).await.map_err(|failure| match failure {
-            CallError::Unsent(missing) => ServerCheckError::Away(Away::new(Cause::Refused, missing)),
-            failure => away(failure),
+            RightsError::Missing(detail) => ServerCheckError::Away(Away::new(Cause::Refused, detail)),
+            RightsError::Call(failure) => away(failure),
         })?;
     }
     match can_confirm(config.durability, &session, None, config.response_timeout).await {

@@ -156,8 +156,6 @@ impl ClaimState {
         self.end_trial(index, &judgement);
         match judgement {
             Judgement::Accepted => {
-                let late = self.claim.context.clock.now().since(self.flights[index].occurrence.due);
-                self.claim.lane.metrics.lateness.observe(late.as_secs_f64());
                 self.decide(index, Decision::Accepted);
             }
             Judgement::Dead(reason, detail) => self.decide(index, Decision::Dead(reason, detail)),
@@ -202,11 +200,15 @@ impl ClaimState {
         };
         match outcome {
             Outcome::Accepted | Outcome::Duplicate => {
+                let late = self.claim.context.clock.now().since(flight.occurrence.due);
+                self.claim.lane.metrics.lateness.observe(late.as_secs_f64());
                 if *outcome == Outcome::Duplicate {
                     sink.metrics.duplicate.inc();
+                    self.claim.lane.outcomes.duplicate();
                     log_duplicate(&self.claim, flight);
                 } else {
                     sink.metrics.accepted.inc();
+                    self.claim.lane.outcomes.accepted(late);
                 }
                 sink.answered();
                 let acceptance = sink.destinations.lock().accepted(&flight.destination, sent);
@@ -220,10 +222,12 @@ impl ClaimState {
             }
             Outcome::Reject(_) => {
                 sink.metrics.rejected.inc();
+                self.claim.lane.outcomes.rejected();
                 sink.answered();
             }
             Outcome::Retry(trouble) => {
                 sink.metrics.retry.inc();
+                self.claim.lane.outcomes.retry();
                 sink.troubled.pause(self.claim.context.config.lease);
                 let first_failure = flight.failed(trouble, &sink.failed_attempts, now);
                 if matches!(trouble.fault, Fault::Destination | Fault::Refusing) {

@@ -1,13 +1,13 @@
-//! Tests of what an engine logs.
+//! The log of code that runs inside a test.
 
 use std::sync::{Arc, Mutex};
 
-/// Collects the log lines of a test's engine, from INFO on, until the guard is dropped.
+/// Collects the log lines of the test's thread, from INFO on, until the guard is dropped.
 #[derive(Clone, Default)]
-pub(super) struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    pub(super) fn begin() -> (Log, tracing::subscriber::DefaultGuard) {
+    pub(crate) fn begin() -> (Log, tracing::subscriber::DefaultGuard) {
         // With a single subscriber in the process, the first thread that reaches a log statement decides for all
         // threads whether it is enabled. Another test's thread would disable it.
         tracing::subscriber::set_global_default(tracing_subscriber::registry()).ok();
@@ -17,12 +17,12 @@ impl Log {
         (log, tracing::subscriber::set_default(subscriber))
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
     /// Log lines about the sink's state, in order.
-    pub(super) fn reported(&self) -> Vec<&'static str> {
+    pub(crate) fn reported(&self) -> Vec<&'static str> {
         let log = self.text();
         let known = ["the sink is unavailable", "the sink answers a probe;", "the sink answers again"];
         log.lines().filter_map(|line| known.into_iter().find(|detail| line.contains(detail))).collect()
