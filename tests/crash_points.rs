@@ -18,7 +18,7 @@ use crate::support::published::{Published, read_stream, read_subject, read_topic
 use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
-use crate::support::shards::Shards;
+use crate::support::stored_keys::StoredKeys;
 use crate::support::{have, patient, say};
 
 /// Tasks with the same due, so that they are in one claim.
@@ -153,7 +153,7 @@ fn config(redis: &RedisServer, sink: &str, shards: u16, poison_limit: u32, lease
 /// put was too slow, or if the instance may have retried a publish before its end.
 fn crash_at(point: Point, turn: &str, redis: &RedisServer, sink: &str) -> Option<BTreeMap<String, String>> {
     let [config, config_of_heir] = [LEASE, LONG_LEASE].map(|lease| config(redis, sink, 1, 5, lease));
-    let mut left = Shards::new(redis, 1, &["default"]);
+    let mut left = StoredKeys::new(redis, 1, &["default"]);
     let fault = |point: Point| vec![format!("PUNCTUAL_FAULT_POINT={}", point.as_str())];
     let reaps = matches!(point, Point::BeforeReap | Point::AfterReap);
     let first = if reaps { Point::AfterClaim } else { point };
@@ -192,7 +192,7 @@ fn ended(instance: &mut Punctual, point: Point) {
 
 /// Puts a herd at `due` and a task with two dues a second apart; returns their promises. `None` if not all of it is put
 /// in time, because it must be in one claim.
-fn put(api: &Api, turn: &str, due: i64, left: &mut Shards) -> Option<BTreeMap<String, String>> {
+fn put(api: &Api, turn: &str, due: i64, left: &mut StoredKeys) -> Option<BTreeMap<String, String>> {
     let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
     let (mut lines, mut promised) = (String::new(), BTreeMap::new());
     for number in 0..HERD {
@@ -275,7 +275,7 @@ fn poison(shards: u16) {
         let redis = RedisServer::start(&[]);
         // These instances publish too, so their lease is longer.
         let config = config(&redis, &redis.url(), shards, LIMIT, 2 * LEASE);
-        let mut left = Shards::new(&redis, shards, &["default"]);
+        let mut left = StoredKeys::new(&redis, shards, &["default"]);
         let instance = ready(Punctual::start_unready_in(&variables, &config));
         let due = left.now() + 3000;
         let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();

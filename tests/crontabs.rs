@@ -38,7 +38,7 @@ fn expressions(crontab: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The first due times after a second, in seconds.
+/// The first `count` due times later than `after`, all in seconds since 1970.
 fn dues(expression: &str, zone: &str, after: i64, count: usize) -> Vec<i64> {
     let when = When::Cron { expression: expression.to_owned(), zone: Some(zone.to_owned()), start: None };
     let schedule = Schedule { when, end: None, limit: None, spread: None };

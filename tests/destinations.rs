@@ -15,7 +15,7 @@ use crate::support::published::{Published, read_arrivals, read_topic};
 use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
-use crate::support::shards::Shards;
+use crate::support::stored_keys::StoredKeys;
 use crate::support::{have, patient, say};
 
 /// How long a destination may refuse messages in these tests.
@@ -70,7 +70,7 @@ fn a_requeue_right_after_topic_creation_arrives_and_is_not_dead_again() {
         kafka.url(),
         PATIENCE.as_secs()
     ));
-    let mut shards = Shards::new(&redis, 1, &["default"]);
+    let mut shards = StoredKeys::new(&redis, 1, &["default"]);
     let due = shards.now() + 500;
     let body: String = (0..20).map(|number| put_line(&format!("late-{number}"), due, "late", "x")).collect();
     put_all(&instance, &body, 20);
@@ -124,7 +124,7 @@ fn messages_that_a_full_rabbitmq_queue_refuses_arrive_later() {
         rabbit.url("")
     ));
     rabbit.declare_queues("", &["good"]);
-    let mut shards = Shards::new(&redis, 1, &["default"]);
+    let mut shards = StoredKeys::new(&redis, 1, &["default"]);
     let due = shards.now() + 500;
     let body: String = (0..30).map(|number| put_line(&format!("slow-{number}"), due, "slow", "x")).collect();
     put_all(&instance, &body, 30);
@@ -159,7 +159,7 @@ fn refused_by(broker: &Broker) {
         broker.url,
         PATIENCE.as_secs()
     ));
-    let mut shards = Shards::new(&redis, 1, &["default", "apart"]);
+    let mut shards = StoredKeys::new(&redis, 1, &["default", "apart"]);
     let stage = ServerClock::new(shards.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "good");
     // The same destination through another sink.
@@ -193,7 +193,7 @@ fn refused_by(broker: &Broker) {
 
 /// One message that is too large and 200 small ones for the same destination, all due in the same millisecond; returns
 /// the broker's error text.
-fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &ServerClock, shards: &mut Shards) -> String {
+fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &ServerClock, shards: &mut StoredKeys) -> String {
     let due = stage.now() + 1500;
     let task = |id: &str, payload: &str| put_line(id, due, "narrow", payload);
     let mut body: String = (0..200).map(|number| task(&format!("small-{number}"), "x")).collect();
@@ -220,7 +220,7 @@ fn too_large_among_200(broker: &Broker, instance: &Punctual, stage: &ServerClock
 }
 
 /// The message that is too large is requeued on the command line, which shows that it dies again, and why.
-fn dies_again(broker: &Broker, instance: &Punctual, shards: &mut Shards) {
+fn dies_again(broker: &Broker, instance: &Punctual, shards: &mut StoredKeys) {
     let dead = shards.dead();
     let (key, ..) = dead.iter().find(|(key, ..)| key.starts_with("large:")).expect("it is dead");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_punctual"))
@@ -236,7 +236,7 @@ fn dies_again(broker: &Broker, instance: &Punctual, shards: &mut Shards) {
 }
 
 /// Some messages for an unknown destination; returns after how many ms the last one was dead.
-fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &ServerClock, shards: &mut Shards) -> i64 {
+fn unknown_destination(broker: &Broker, instance: &Punctual, stage: &ServerClock, shards: &mut StoredKeys) -> i64 {
     let due = stage.now() + 500;
     let body: String = (0..20).map(|number| put_line(&format!("lost-{number}"), due, "nobody", "x")).collect();
     put_all(instance, &body, 20);

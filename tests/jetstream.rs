@@ -13,7 +13,7 @@ use crate::support::published::read_subject;
 use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
 use crate::support::server::free_port;
-use crate::support::shards::Shards;
+use crate::support::stored_keys::StoredKeys;
 use crate::support::{have, patient, say};
 
 /// Time limit for steps that complete by themselves. It is generous: no test checks that a step is fast.
@@ -53,7 +53,7 @@ fn two_namespaces_publish_the_same_task_into_one_stream_as_two_messages() {
     }
     let (redis, nats) = (RedisServer::start(&[]), NatsServer::start(""));
     nats.connect().create_stream("OUT", &["out"], &json!({}));
-    let due = Shards::new(&redis, 1, &[]).now() + 1000;
+    let due = StoredKeys::new(&redis, 1, &[]).now() + 1000;
     let instances = ["one", "other"].map(|namespace| {
         let namespace = format!("[timeline]\nnamespace = \"{namespace}\"\n");
         let instance = Punctual::start(&config(&redis, &nats.url(), &namespace));
@@ -139,7 +139,7 @@ fn a_streams_leader_may_step_down_under_load() {
     let (redis, cluster) = (RedisServer::start(&[]), Cluster::start());
     cluster.nodes[0].connect().create_stream("OUT", &["out"], &json!({"num_replicas": 3}));
     let instance = Punctual::start(&config(&redis, &cluster.url(), ""));
-    let mut left = Shards::new(&redis, 4, &["default"]);
+    let mut left = StoredKeys::new(&redis, 4, &["default"]);
     let clock = ServerClock::new(left.now());
     let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 50, 15);
@@ -179,7 +179,7 @@ fn a_message_to_a_subject_without_a_stream_is_dead_and_delays_no_other() {
         nats.url()
     );
     let instance = Punctual::start(&config(&redis, &nats.url(), &more));
-    let (api, mut left) = (instance.api(), Shards::new(&redis, 4, &["default", "apart"]));
+    let (api, mut left) = (instance.api(), StoredKeys::new(&redis, 4, &["default", "apart"]));
     let clock = ServerClock::new(left.now());
     let load = Load::new(vec![instance.api()], &clock, "default", "out");
     // The same load to the same stream, through another sink.
@@ -226,7 +226,7 @@ fn a_payload_over_the_limit_is_dead_alone() {
     let (redis, nats) = (RedisServer::start(&[]), NatsServer::start("max_payload: 64KB"));
     nats.connect().create_stream("OUT", &["out", "other"], &json!({}));
     let instance = Punctual::start(&config(&redis, &nats.url(), "[timeline]\nshards = 1\n"));
-    let (api, mut left) = (instance.api(), Shards::new(&redis, 1, &["default"]));
+    let (api, mut left) = (instance.api(), StoredKeys::new(&redis, 1, &["default"]));
     let due = left.now() + 3000;
     let large = "x".repeat(70_000);
     let small = (0..200).map(|number| (format!("small-{number}"), "out", "text"));

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::http::{Answer, Api};
 use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
-use crate::support::shards::Shards;
+use crate::support::stored_keys::StoredKeys;
 use crate::support::{have, patient, say};
 
 const MIB: u64 = 1 << 20;
@@ -32,7 +32,7 @@ fn large_payloads_are_published_in_bounded_memory() {
     let (timeline, sink) = (RedisServer::start(&[]), RedisServer::start(&[]));
     let instance =
         Punctual::start(&format!("[redis]\nurl = \"{}\"\n[sinks.default]\nurl = \"{}\"\n", timeline.url(), sink.url()));
-    let mut shards = Shards::new(&timeline, 4, &["default"]);
+    let mut shards = StoredKeys::new(&timeline, 4, &["default"]);
     // All tasks must be put before their common due, so measure how long a put takes here.
     let from = shards.now();
     put_all(&instance.api(), "trial", TRIAL, from + 3_600_000);
@@ -80,7 +80,7 @@ fn the_memory_of_a_herd_is_given_back() {
     }
     let redis = RedisServer::start(&["--save", ""]);
     let instance = Punctual::start(&format!("[redis]\nurl = \"{0}\"\n[sinks.default]\nurl = \"{0}\"\n", redis.url()));
-    let mut shards = Shards::new(&redis, 4, &["default"]);
+    let mut shards = StoredKeys::new(&redis, 4, &["default"]);
     let (before, peak) = (instance.memory("VmRSS"), AtomicU64::new(0));
     let at = jiff::Timestamp::from_millisecond(shards.now() + 5000).expect("a time").to_string();
     let message = json!({"destination": "out", "payload": "x".repeat(800)});

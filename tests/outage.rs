@@ -15,7 +15,7 @@ use crate::support::load::{Load, put_recurring};
 use crate::support::published::{Published, read_stream};
 use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
-use crate::support::shards::{Shards, stop_with_a_claim};
+use crate::support::stored_keys::{StoredKeys, stop_with_a_claim};
 use crate::support::{have, patient, say};
 
 /// A Redis with these arguments keeps everything it has answered through a kill -9.
@@ -25,7 +25,7 @@ pub(crate) const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "a
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// Time limit for publishing all messages.
-pub(crate) const ALL: Duration = Duration::from_secs(60);
+pub(crate) const PUBLISH_LIMIT: Duration = Duration::from_secs(60);
 
 /// The timeline's Redis, and one for the published messages.
 pub(crate) struct Servers {
@@ -54,8 +54,8 @@ pub(crate) fn config(timeline: &RedisServer, sink: &str) -> String {
     )
 }
 
-pub(crate) fn shards(timeline: &RedisServer, lanes: &[&str]) -> Shards {
-    Shards::new(timeline, 4, lanes)
+pub(crate) fn stored_keys(timeline: &RedisServer, lanes: &[&str]) -> StoredKeys {
+    StoredKeys::new(timeline, 4, lanes)
 }
 
 /// Waits until an instance reports that it is ready, or not ready; returns that report.
@@ -78,10 +78,10 @@ pub(crate) fn check(
     name: &str,
     instances: &[&Punctual],
     load: &Load,
-    mut tasks_left: Shards,
+    mut stored: StoredKeys,
     published: impl FnOnce() -> Vec<Published>,
 ) {
-    tasks_left.until_nothing_is_left(ALL);
+    stored.until_nothing_is_left(PUBLISH_LIMIT);
     for instance in instances {
         let errors = instance.log_lines(&[" ERROR "]);
         assert!(errors.is_empty(), "{errors:?}");
@@ -96,8 +96,8 @@ fn redis_may_be_away_at_the_start() {
         return;
     }
     let mut servers = Servers::start(&[], &[]);
-    let mut tasks_left = shards(&servers.timeline, &["default"]);
-    let clock = ServerClock::new(tasks_left.now());
+    let mut stored = stored_keys(&servers.timeline, &["default"]);
+    let clock = ServerClock::new(stored.now());
     servers.timeline.server.kill();
     let mut instance = Punctual::start_unready(&servers.config());
     let said = until_ready(&mut instance, false).json();
@@ -110,8 +110,8 @@ fn redis_may_be_away_at_the_start() {
     servers.timeline.server.restart();
     until_ready(&mut instance, true);
     assert!(load.put_next(), "{}", load.answers());
-    tasks_left = shards(&servers.timeline, &["default"]);
-    check("Redis away at the start", &[&instance], &load, tasks_left, || servers.published());
+    stored = stored_keys(&servers.timeline, &["default"]);
+    check("Redis away at the start", &[&instance], &load, stored, || servers.published());
 }
 
 /// The instance answers before its first attempt to connect has ended.
@@ -173,7 +173,7 @@ fn redis_may_be_killed_and_started_again() {
     }
     let mut servers = Servers::start(DURABLE, &[]);
     let mut instance = Punctual::start(&servers.config());
-    let clock = ServerClock::new(shards(&servers.timeline, &["default"]).now());
+    let clock = ServerClock::new(stored_keys(&servers.timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 20, 12);
     std::thread::scope(|scope| {
@@ -188,8 +188,8 @@ fn redis_may_be_killed_and_started_again() {
         until_ready(&mut instance, true);
         std::thread::sleep(Duration::from_secs(3));
     });
-    let tasks_left = shards(&servers.timeline, &["default"]);
-    check("Redis killed and started again", &[&instance], &load, tasks_left, || servers.published());
+    let stored = stored_keys(&servers.timeline, &["default"]);
+    check("Redis killed and started again", &[&instance], &load, stored, || servers.published());
 }
 
 /// Takes more than five seconds: Redis hangs for 20 s, longer than a lease.
@@ -200,8 +200,8 @@ fn redis_may_hang_for_some_seconds() {
     }
     let servers = Servers::start(&[], &[]);
     let mut instance = Punctual::start(&servers.config());
-    let tasks_left = shards(&servers.timeline, &["default"]);
-    let clock = ServerClock::new(shards(&servers.timeline, &["default"]).now());
+    let stored = stored_keys(&servers.timeline, &["default"]);
+    let clock = ServerClock::new(stored_keys(&servers.timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 20, 12);
     std::thread::scope(|scope| {
@@ -219,7 +219,7 @@ fn redis_may_hang_for_some_seconds() {
         until_ready(&mut instance, true);
         std::thread::sleep(Duration::from_secs(2));
     });
-    check("Redis stopped for 20 s", &[&instance], &load, tasks_left, || servers.published());
+    check("Redis stopped for 20 s", &[&instance], &load, stored, || servers.published());
 }
 
 /// Takes more than five seconds: tasks are put and published for some seconds before, during and after the outage.
@@ -230,15 +230,15 @@ fn a_full_redis_still_drains() {
     }
     let servers = Servers::start(&[], &[]);
     let mut instance = Punctual::start(&servers.config());
-    let tasks_left = shards(&servers.timeline, &["default"]);
-    let clock = ServerClock::new(shards(&servers.timeline, &["default"]).now());
+    let stored = stored_keys(&servers.timeline, &["default"]);
+    let clock = ServerClock::new(stored_keys(&servers.timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 20, 12);
     servers.timeline.limit_memory(2 << 20);
     let padding = "x".repeat(20_000);
     // The tasks that fill Redis become due only after all checks of a full one.
     let filled = patient(SOON, || !load.put(8000, &padding));
-    assert!(filled, "2 MiB are never full: {}", load.answers());
+    assert!(filled, "2 MiB become full: {}", load.answers());
     let refused = load.refused().expect("a put is refused");
     assert_eq!(refused["code"], "timeline_refused", "{refused}");
     assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("OOM")), "{refused}");
@@ -260,7 +260,7 @@ fn a_full_redis_still_drains() {
     let room = patient(SOON, || load.put(500, &padding));
     assert!(room, "a full Redis does not drain: {}", load.answers());
     until_ready(&mut instance, true);
-    check("Redis full", &[&instance], &load, tasks_left, || servers.published());
+    check("Redis full", &[&instance], &load, stored, || servers.published());
 }
 
 /// Takes more than five seconds: a lease must expire while its holder hangs.
@@ -272,20 +272,20 @@ fn an_instance_may_hang_until_its_lease_has_expired() {
     let servers = Servers::start(&[], &[]);
     let frozen = Punctual::start(&servers.config());
     let other = Punctual::start(&servers.config());
-    let mut tasks_left = shards(&servers.timeline, &["default"]);
-    let clock = ServerClock::new(tasks_left.now());
+    let mut stored = stored_keys(&servers.timeline, &["default"]);
+    let clock = ServerClock::new(stored.now());
     let load = Load::new(vec![frozen.api(), other.api()], &clock, "default", "out");
     put_recurring(&frozen.api(), &load, 50, 14);
     std::thread::scope(|scope| {
         let _ends = load.guard();
         (0..4).for_each(|_| _ = scope.spawn(|| load.run()));
         std::thread::sleep(Duration::from_secs(3));
-        stop_with_a_claim(&frozen, &mut tasks_left, |held| !held.is_empty());
-        let reaped = patient(SOON, || tasks_left.held_by(&frozen.id()).is_empty());
+        stop_with_a_claim(&frozen, &mut stored, |held| !held.is_empty());
+        let reaped = patient(SOON, || stored.held_by(&frozen.id()).is_empty());
         assert!(reaped, "nobody reaps what a silent instance holds\n{}", other.log());
         std::thread::sleep(Duration::from_secs(1));
         frozen.signal("CONT");
-        let works = patient(SOON, || !tasks_left.held_by(&frozen.id()).is_empty());
+        let works = patient(SOON, || !stored.held_by(&frozen.id()).is_empty());
         assert!(works, "it claims nothing any more\n{}", frozen.log());
         std::thread::sleep(Duration::from_secs(2));
     });
@@ -293,8 +293,7 @@ fn an_instance_may_hang_until_its_lease_has_expired() {
     assert!(!ended.is_empty(), "{}", other.log());
     // An instance that was stopped before it read the claim's reply returns occurrences that it no longer owns.
     // Otherwise it learns that the claim is lost.
-    let reported =
-        [[" WARN ", "lost"], [" WARN ", "no reply to a claim"]].map(|detail| frozen.log_lines(&detail).len());
+    let reported = [[" WARN ", "lost"], [" WARN ", "no reply to a claim"]].map(|words| frozen.log_lines(&words).len());
     assert!(reported.iter().any(|&lines| lines > 0), "{}", frozen.log());
-    check("an instance stopped past its lease", &[&frozen, &other], &load, tasks_left, || servers.published());
+    check("an instance stopped past its lease", &[&frozen, &other], &load, stored, || servers.published());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::outage::{ALL, DURABLE, Servers};
+use crate::outage::{DURABLE, PUBLISH_LIMIT, Servers};
 use crate::support::http::Api;
 use crate::support::published::Published;
 use crate::support::punctual::Punctual;
@@ -122,7 +122,7 @@ fn cancels_pauses_and_triggers_race_with_publishes() {
         let lane = stats(&apis[0])["lanes"]["default"].clone();
         lane["in_flight"] == json!(0) && lane["waiting"] == json!(0)
     };
-    assert!(patient(ALL, at_rest), "{}", stats(&apis[0]));
+    assert!(patient(PUBLISH_LIMIT, at_rest), "{}", stats(&apis[0]));
     let published = servers.published();
     let keys = keys(&published);
     let of = |name: &str, n: usize| keys.get(format!("{name}-{n}").as_str()).cloned().unwrap_or_default();
@@ -255,6 +255,6 @@ fn a_user_who_may_not_scan_gets_no_lists_and_all_else_works() {
         let answer = api.send(method, path, (method == "POST").then_some("{}")).expect("an answer");
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
     }
-    assert!(patient(ALL, || servers.published().len() == 1), "what is due is published");
+    assert!(patient(PUBLISH_LIMIT, || servers.published().len() == 1), "what is due is published");
     assert_eq!(instance.api().ready().expect("an answer").status, 200);
 }

@@ -15,7 +15,7 @@ use crate::support::published::{Published, read_subject, read_topic};
 use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
-use crate::support::shards::Shards;
+use crate::support::stored_keys::StoredKeys;
 use crate::support::{have, patient, say};
 
 /// How long the broker in the middle is down.
@@ -43,7 +43,7 @@ fn a_broker_that_is_shut_down_stops_only_its_own_lane() {
     let consumer = Consumer::start("consume_rabbitmq", &[&rabbit.url("%2f"), "invoices"]);
     let config = config(&redis, [&nats.url(), &kafka.url(), &rabbit.url("")]);
     let mut instance = Punctual::start(&config);
-    let mut left = Shards::new(&redis, 4, &LANES);
+    let mut left = StoredKeys::new(&redis, 4, &LANES);
     let stage = ServerClock::new(left.now());
     let loads = LANES.map(|lane| Load::new(vec![instance.api()], &stage, lane, lane));
     loads.iter().for_each(|load| put_recurring(&instance.api(), load, 20, 40));

@@ -31,6 +31,10 @@ impl Layers {
 
     /// The known path that is most similar.
     pub(super) fn nearest(&self, path: &str) -> Option<String> {
+        // What other programs call it.
+        if path == "log.level" {
+            return Some("log.filter".to_owned());
+        }
         let mut candidates = self.known.clone();
         for (section, keys) in NAMED {
             if let Some((name, _)) = named(path, section) {

@@ -62,7 +62,7 @@ pub struct Config {
     pub ca_file: Option<PathBuf>,
     /// `[timeline]`
     pub timeline: TimelineSection,
-    /// `[claim]` and `[dead]`, for an instance without an id.
+    /// `[claim]` and `[dead]`. The id of the instance is still empty.
     pub engine: EngineConfig,
     /// `[http]` and `[limits]`
     pub http: HttpSection,
@@ -113,7 +113,7 @@ pub struct HttpSection {
 pub struct SinkSection {
     /// Address and kind.
     pub url: SecretUrl,
-    /// At most half the lease.
+    /// How long to wait for the answer to a message; at most half the lease.
     pub answer_timeout: Duration,
     /// How long a destination may be at fault while others accept messages.
     pub patience: Duration,
@@ -190,7 +190,7 @@ impl fmt::Display for ConfigFault {
     }
 }
 
-/// A configuration with faults, and all of them.
+/// All faults of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the configuration cannot be used:\n{}", .0.iter().map(|fault| format!("  {}", fault.to_string().replace('\n', "\n  "))).collect::<Vec<_>>().join("\n"))]
 pub struct ConfigError(pub Vec<ConfigFault>);
@@ -298,7 +298,7 @@ impl Config {
         let redis = r.url("redis.url", &schemes);
         let (sentinel_password, ca_file) = (r.secret("redis.sentinel_password"), r.file("tls.ca_file"));
         let password_file = r.file("redis.password_file");
-        let (durability, strict) = (sections::durability(r), r.flag("redis.strict"));
+        let (durability, strict) = (sections::durability(r), r.boolean("redis.strict"));
         let namespace = r.text("timeline.namespace", |text| text.parse::<Namespace>().map_err(|bad| bad.to_string()));
         let shards = u16::try_from(r.whole("timeline.shards", 1, 256)).unwrap_or(1);
         let engine = sections::engine(r);
@@ -311,7 +311,7 @@ impl Config {
         let log = sections::log(r);
         let timeline = TimelineSection { namespace: namespace.unwrap_or_default(), shards };
         let mut config = Config {
-            // With Sentinels no other check of the URL applies.
+            // A placeholder for a wrong URL: other checks of the URL do not apply to Sentinels, so it has no second fault.
             redis: redis.unwrap_or_else(|| SecretUrl::new("redis+sentinel://unknown/unknown".to_owned())),
             durability,
             strict,

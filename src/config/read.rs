@@ -29,6 +29,16 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
     }
 }
 
+/// What to write instead of a host and a port.
+fn with_scheme(text: &str, schemes: &[&str]) -> String {
+    let port = text.rsplit_once(':').filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    match (port, schemes.first()) {
+        // A user or a password must not be shown.
+        (Some(_), Some(scheme)) if !text.contains(['@', '/']) => format!("; did you mean `{scheme}://{text}`?"),
+        _ => String::new(),
+    }
+}
+
 impl ConfigReader {
     pub(super) fn new(layers: Layers) -> ConfigReader {
         ConfigReader { layers }
@@ -73,7 +83,7 @@ impl ConfigReader {
     }
 
     /// `true` or `false`.
-    pub(super) fn flag(&mut self, path: &str) -> bool {
+    pub(super) fn boolean(&mut self, path: &str) -> bool {
         let read = self.value(path, |value| match value {
             Value::Flag(flag) => Ok(*flag),
             Value::Text(text) if text == "true" => Ok(true),
@@ -132,7 +142,7 @@ impl ConfigReader {
             match schemes.is_empty() || schemes.contains(&url.scheme()) {
                 true if !url.scheme().is_empty() => Ok(url),
                 _ if schemes.is_empty() => Err("a URL is expected, such as `nats://127.0.0.1:4222`".into()),
-                _ => Err(format!("a URL is expected that begins with {}", list(schemes))),
+                _ => Err(format!("a URL is expected that begins with {}{}", list(schemes), with_scheme(text, schemes))),
             }
         })
     }

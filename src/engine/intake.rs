@@ -36,7 +36,7 @@ const SHOWN_DUES: usize = 3;
 pub struct Intake {
     pub(super) timeline: Arc<dyn Timeline>,
     pub(super) lanes: Arc<BTreeMap<Lane, LaneRequirements>>,
-    pub(super) scan_lock: ScanLock,
+    pub(super) browse_lock: ScanLock,
     refusals: Arc<PutRefusals>,
 }
 
@@ -148,7 +148,7 @@ impl Intake {
     /// An intake for tasks of `lanes`.
     #[must_use]
     pub fn new(timeline: Arc<dyn Timeline>, lanes: BTreeMap<Lane, LaneRequirements>) -> Intake {
-        Intake { timeline, lanes: Arc::new(lanes), scan_lock: ScanLock::default(), refusals: Arc::default() }
+        Intake { timeline, lanes: Arc::new(lanes), browse_lock: ScanLock::default(), refusals: Arc::default() }
     }
 
     /// The error text of the timeline if it refused a put, or did not confirm one, in the last 5 s and has accepted
@@ -164,7 +164,7 @@ impl Intake {
         self.timeline.clock()
     }
 
-    /// Puts tasks in order and answers each. A call to the timeline takes at most `deadline` and has no effect after
+    /// Puts tasks in order and answers each. A call to the timeline takes at most `time_limit` and has no effect after
     /// it. Several calls are made in sequence only if an id appears twice, or if the tasks exceed the limits of one
     /// call.
     ///
@@ -173,9 +173,9 @@ impl Intake {
         &self,
         mode: PutMode,
         tasks: Vec<(TaskId, Lane, Task)>,
-        deadline: Duration,
+        time_limit: Duration,
     ) -> Vec<Result<EffectivePut, PutError>> {
-        self.put_traced(mode, tasks, None, deadline).await
+        self.put_traced(mode, tasks, None, time_limit).await
     }
 
     /// Like [`put`](Intake::put), for a request that is part of a trace. The messages carry the trace on.
@@ -184,7 +184,7 @@ impl Intake {
         mode: PutMode,
         tasks: Vec<(TaskId, Lane, Task)>,
         trace: Option<Traceparent>,
-        deadline: Duration,
+        time_limit: Duration,
     ) -> Vec<Result<EffectivePut, PutError>> {
         let now = self.clock().now();
         let show = (tasks.len() == 1).then(|| tasks[0].clone());
@@ -204,7 +204,7 @@ impl Intake {
                 Err(error) => answers.push(Err(error)),
             }
         }
-        let shards = shards.into_iter().map(|(shard, prepared)| self.put_shard(shard, mode, prepared, deadline));
+        let shards = shards.into_iter().map(|(shard, prepared)| self.put_shard(shard, mode, prepared, time_limit));
         for (index, answer) in join_all(shards).await.into_iter().flatten() {
             answers[index] = answer;
         }
@@ -218,8 +218,8 @@ impl Intake {
     ///
     /// # Errors
     /// An error of the timeline.
-    pub async fn cancel(&self, id: &TaskId, deadline: Duration) -> Result<CancelAnswer, TimelineError> {
-        self.cancel_if(id, None, deadline).await
+    pub async fn cancel(&self, id: &TaskId, time_limit: Duration) -> Result<CancelAnswer, TimelineError> {
+        self.cancel_if(id, None, time_limit).await
     }
 
     /// Like [`cancel`](Intake::cancel); with `revision`, only if the task has this one.
@@ -230,9 +230,9 @@ impl Intake {
         &self,
         id: &TaskId,
         revision: Option<TaskRevision>,
-        deadline: Duration,
+        time_limit: Duration,
     ) -> Result<CancelAnswer, TimelineError> {
-        let not_after = self.clock().now().plus(deadline);
+        let not_after = self.clock().now().plus(time_limit);
         self.timeline.cancel(Shard::of(id, self.timeline.shards()), id, revision, not_after).await
     }
 
@@ -318,12 +318,12 @@ impl Intake {
         shard: Shard,
         mode: PutMode,
         prepared: Vec<Prepared>,
-        deadline: Duration,
+        time_limit: Duration,
     ) -> Vec<(usize, Result<EffectivePut, PutError>)> {
         let mut answers = Vec::with_capacity(prepared.len());
         for call in calls(prepared) {
-            // Each call has a deadline of its own, because the call before may have waited for a task in flight.
-            let not_after = self.clock().now().plus(deadline);
+            // Each call has the whole time, because the call before may have waited for a task in flight.
+            let not_after = self.clock().now().plus(time_limit);
             answers.extend(self.put_call(shard, mode, call, not_after).await);
         }
         answers

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::engine::dead::MAX_SCAN_PAUSE;
+use crate::engine::dead::MAX_BROWSE_PAUSE;
 use crate::engine::intake::Intake;
 use crate::task::{Lane, Shard, TaskId};
 use crate::timeline::{
@@ -201,13 +201,13 @@ impl Intake {
 
     /// Makes a call that reads much, after the previous such call and its pause.
     pub(super) async fn one_at_a_time<T>(&self, call: impl Future<Output = T>) -> T {
-        let mut paused_until = self.scan_lock.lock().await;
+        let mut paused_until = self.browse_lock.lock().await;
         if let Some(until) = *paused_until {
             tokio::time::sleep_until(until).await;
         }
         let begun = Instant::now();
         let answer = call.await;
-        *paused_until = Some(Instant::now() + begun.elapsed().min(MAX_SCAN_PAUSE));
+        *paused_until = Some(Instant::now() + begun.elapsed().min(MAX_BROWSE_PAUSE));
         answer
     }
 }

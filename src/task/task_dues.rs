@@ -17,7 +17,8 @@ const MAX_TIMES_PER_SEARCH: usize = 1000;
 pub(super) struct TaskDues {
     id: Option<TaskId>,
     series: Series,
-    anchor: i64,
+    /// When the task was put. A recurring task is due later than that.
+    put: i64,
     end: i64,
     /// 0 for none.
     spread: i64,
@@ -35,8 +36,8 @@ impl TaskDues {
     ///
     /// # Errors
     /// If the cron expression or the zone cannot be parsed.
-    pub(super) fn new(schedule: &Schedule, id: &TaskId, anchor: Timestamp) -> Result<TaskDues, ScheduleError> {
-        let mut dues = TaskDues::unspread(schedule, anchor)?;
+    pub(super) fn new(schedule: &Schedule, id: &TaskId, put: Timestamp) -> Result<TaskDues, ScheduleError> {
+        let mut dues = TaskDues::unspread(schedule, put)?;
         dues.spread = schedule.spread.map_or(0, ms);
         if let Series::Every { gap, .. } = dues.series {
             // True for every valid schedule; the closed form below relies on it.
@@ -50,14 +51,13 @@ impl TaskDues {
     ///
     /// # Errors
     /// If the cron expression or the zone cannot be parsed.
-    pub(super) fn unspread(schedule: &Schedule, anchor: Timestamp) -> Result<TaskDues, ScheduleError> {
-        let put = anchor.as_millis();
+    pub(super) fn unspread(schedule: &Schedule, put: Timestamp) -> Result<TaskDues, ScheduleError> {
         let series = match &schedule.when {
             When::At(at) => Series::Once(at.as_millis()),
-            When::In(span) => Series::Once(anchor.plus(*span).as_millis()),
+            When::In(span) => Series::Once(put.plus(*span).as_millis()),
             When::Every { gap, start } => {
                 let gap = ms(*gap).max(1);
-                let base = start.map_or(put.saturating_add(gap), Timestamp::as_millis);
+                let base = start.map_or(put.as_millis().saturating_add(gap), Timestamp::as_millis);
                 Series::Every { base, gap }
             }
             When::Cron { expression, zone, start } => {
@@ -67,7 +67,7 @@ impl TaskDues {
         };
         let last = Timestamp::MAX_DUE;
         let end = schedule.end.unwrap_or(last).min(last).as_millis();
-        Ok(TaskDues { id: None, series, anchor: put, end, spread: 0 })
+        Ok(TaskDues { id: None, series, put: put.as_millis(), end, spread: 0 })
     }
 
     /// The same dues without an end.
@@ -79,7 +79,7 @@ impl TaskDues {
     pub(super) fn first(&self) -> Option<Timestamp> {
         match self.series {
             Series::Once(time) => self.within_end(time),
-            Series::Every { .. } | Series::Cron { .. } => self.next_after(Timestamp::from_millis(self.anchor)),
+            Series::Every { .. } | Series::Cron { .. } => self.next_after(Timestamp::from_millis(self.put)),
         }
     }
 
@@ -89,7 +89,7 @@ impl TaskDues {
         match &self.series {
             Series::Once(time) => self.within_end(*time).filter(|_| *time > after),
             Series::Every { .. } => self.at(self.index_after(after)?),
-            Series::Cron { .. } => self.earliest_due_after(after.max(self.anchor)),
+            Series::Cron { .. } => self.earliest_due_after(after.max(self.put)),
         }
     }
 
@@ -108,11 +108,11 @@ impl TaskDues {
 
     /// The shortest gap from `from` on, before the spread.
     pub(super) fn shortest_gap(&self, from: Timestamp) -> Option<Duration> {
-        let from = from.as_millis().max(self.anchor);
+        let from = from.as_millis().max(self.put);
         match &self.series {
             Series::Once(_) => None,
             Series::Every { base, gap } => {
-                let next = nth_time(*base, *gap, index_after(*base, *gap, from)?)?;
+                let next = nth_time(*base, *gap, unspread_index_after(*base, *gap, from)?)?;
                 let following = next.checked_add(*gap)?;
                 (following <= self.end).then(|| Duration::from_millis(gap.unsigned_abs()))
             }
@@ -159,9 +159,9 @@ impl TaskDues {
     /// For `every`: the index of the first due later than `after` and than the put.
     fn index_after(&self, after: i64) -> Option<i64> {
         let Series::Every { base, gap } = self.series else { return None };
-        let after = after.max(self.anchor);
+        let after = after.max(self.put);
         // The spread may also move the previous time beyond `after`, but no earlier one, because it is at most one gap.
-        let index = index_after(base, gap, after)?;
+        let index = unspread_index_after(base, gap, after)?;
         let before = index.checked_sub(1).filter(|before| *before >= 0);
         let moved =
             before.filter(|before| nth_time(base, gap, *before).is_some_and(|time| self.with_spread(time) > after));
@@ -188,7 +188,7 @@ impl TaskDues {
 
 /// The index of the first time later than `after` in `base`, `base + gap`, ...; `None` on overflow, because a damaged
 /// record may have any base.
-fn index_after(base: i64, gap: i64, after: i64) -> Option<i64> {
+fn unspread_index_after(base: i64, gap: i64, after: i64) -> Option<i64> {
     if after < base { Some(0) } else { (after.checked_sub(base)? / gap).checked_add(1) }
 }
 

@@ -7,10 +7,10 @@ use crate::task::record::Record;
 /// The request to give a waiting task another due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MoveRequest {
-    /// Due at once, under a key that was never used. A paused task stays paused behind this occurrence.
+    /// Publish once now, normally under a key that was never used. A paused task publishes this message and stays paused.
     Trigger {
-        /// Whether a paused task that missed its due gets a new key, too. Otherwise it keeps that due, and its schedule
-        /// goes on from there.
+        /// For a paused task whose due has passed: `true` publishes under a new key; `false` under the key of that due, and
+        /// the schedule goes on from there.
         new_key: bool,
     },
     /// Due later. A paused task stays paused.
@@ -37,10 +37,10 @@ pub enum MoveAnswer {
     Moved {
         /// The due.
         due: Timestamp,
-        /// Its former due, if that occurrence was handed out before and may still be published.
+        /// Its former due, if a claim that expired had it: that message may still arrive.
         handed_out: Option<Timestamp>,
     },
-    /// It is triggered, and was due already.
+    /// The answer to a trigger: nothing was written, because the task was due already.
     Unchanged {
         /// Its due.
         due: Timestamp,
@@ -50,7 +50,7 @@ pub enum MoveAnswer {
         /// The due in flight.
         due: Timestamp,
     },
-    /// It is skipped, and has another due or another revision.
+    /// The answer to a skip: nothing was written, because the task has another due or another revision.
     Mismatch {
         /// Its due.
         due: Timestamp,

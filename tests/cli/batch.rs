@@ -187,7 +187,7 @@ fn an_interrupted_batch_reports_its_last_answered_line() {
 }
 
 /// A server that answers a batch after its last line with a fixed text.
-fn answers(answer: &'static str) -> String {
+fn fake_server(answer: &'static str) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let place = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -216,12 +216,12 @@ fn a_batch_reports_a_server_that_does_not_answer_like_an_instance() {
         (format!("{first}{second}"), 2, "the instance ended the batch early"),
         (format!("{first}{{\"line\":5,\"error\":{{\"detail\":\"so be it\"}}}}\n"), 1, "so be it"),
     ] {
-        let place = answers(answer.clone().leak());
+        let place = fake_server(answer.clone().leak());
         let reported = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place]);
         assert_eq!(reported.code, Some(1), "{answer}: {}", reported.err);
         assert!(reported.err.contains(&format!("at `{place}`: {detail}")), "{answer}: {}", reported.err);
         assert!(reported.out.starts_with(&format!("put {put} task")), "{answer}: {}", reported.out);
-        let place = answers(answer.clone().leak());
+        let place = fake_server(answer.clone().leak());
         let reported = run(&["task", "put", "-f", file.path().to_str().unwrap(), "--url", &place, "--json"]);
         assert!(reported.out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{}", reported.out);
     }
@@ -234,7 +234,7 @@ fn control_characters_from_tasks_and_servers_are_shown_escaped() {
     let put = run_with(&["task", "put", "-f", "-", "--url", &url(&server)], forged);
     assert_eq!(put.code, Some(1));
     assert!(!put.err.contains('\u{1b}') && put.err.contains("line 1 (`\\u001b[31mx\\u000aline 9: "), "{}", put.err);
-    let place = answers("{\"line\":1,\"result\":\"\\u001b[2Jcreated\",\"due_ms\":1}\n");
+    let place = fake_server("{\"line\":1,\"result\":\"\\u001b[2Jcreated\",\"due_ms\":1}\n");
     let put = run_with(&["task", "put", "-f", "-", "--url", &place], forged);
     assert_eq!((put.code, put.out.as_str()), (Some(0), "put 1 task: 1 \\u001b[2Jcreated\n"), "{}", put.err);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::task::answers;
+use super::task::fake_server;
 use super::{run, serve, url, wait_for};
 
 /// Overdue by years, with catch-up none: dead as soon as it is claimed.
@@ -170,7 +170,7 @@ fn bulk_requeue_and_discard_need_an_explicit_and_valid_selection() {
 #[test]
 fn dead_commands_report_a_server_that_is_not_an_instance() {
     for (status, body) in [("200 OK", &b"<html>log in</html>"[..]), ("200 OK", b"{}"), ("502 Bad Gateway", b"sorry")] {
-        let place = answers(status, body);
+        let place = fake_server(status, body);
         for arguments in [&["list"][..], &["show", "a:1"], &["requeue", "a:1"], &["discard", "--all", "--yes"]] {
             let reported = run(&[&["dead"], arguments, &["--url", &place]].concat());
             assert_eq!(
@@ -183,7 +183,7 @@ fn dead_commands_report_a_server_that_is_not_an_instance() {
         }
     }
     let item = r#"{"key":"\u001b[2J","died":"","reason":"\n","detail":"forged\u009b"}"#;
-    let place = answers("200 OK", format!("{{\"items\":[{item}]}}").as_bytes());
+    let place = fake_server("200 OK", format!("{{\"items\":[{item}]}}").as_bytes());
     let reported = run(&["dead", "list", "--url", &place]);
     assert!(
         reported.code == Some(0) && !reported.out.contains(['\u{1b}', '\u{9b}']) && reported.out.lines().count() == 1,

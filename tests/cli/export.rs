@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::task::{answers, answers_by_path};
+use super::task::{fake_server, fake_server_by_path};
 use super::{Run, run, run_with, serve, url};
 
 #[test]
@@ -61,7 +61,7 @@ fn an_export_has_more_tasks_than_a_page() {
 
 #[test]
 fn an_export_says_what_it_leaves_out_and_what_has_begun() {
-    let url = answers_by_path(|request| match request.split(['/', '?', ' ']).nth(4) {
+    let url = fake_server_by_path(|request| match request.split(['/', '?', ' ']).nth(4) {
         Some("limit=1000") => {
             ("200 OK", br#"{"items":[{"id":"every"},{"id":"once"},{"id":"paused"},{"id":"new"}]}"#.to_vec())
         }
@@ -97,7 +97,7 @@ left out 1 that are paused, because an import would run them; `--status paused` 
 1 tasks cannot be read and are missing in the export
 ";
     assert_eq!(exported.err.replace("error: ", ""), said);
-    let wrong = run(&["task", "export", "--url", &answers("200 OK", b"{\"items\":[{\"id\":\"a\"}]}")]);
+    let wrong = run(&["task", "export", "--url", &fake_server("200 OK", b"{\"items\":[{\"id\":\"a\"}]}")]);
     assert_eq!((wrong.code, wrong.out.as_str()), (Some(1), ""), "{}", wrong.err);
 }
 

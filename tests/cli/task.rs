@@ -202,13 +202,13 @@ fn a_bad_payload_a_missing_file_and_an_absent_instance_have_own_errors() {
 }
 
 /// The address of a server with one fixed answer.
-pub(super) fn answers(status: &'static str, body: &[u8]) -> String {
+pub(super) fn fake_server(status: &'static str, body: &[u8]) -> String {
     let body = body.to_vec();
-    answers_by_path(move |_| (status, body.clone()))
+    fake_server_by_path(move |_| (status, body.clone()))
 }
 
 /// Starts a server that answers each request by the line it begins with: status and body.
-pub(super) fn answers_by_path(answer: impl Fn(&str) -> (&'static str, Vec<u8>) + Send + 'static) -> String {
+pub(super) fn fake_server_by_path(answer: impl Fn(&str) -> (&'static str, Vec<u8>) + Send + 'static) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let place = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -238,7 +238,7 @@ fn task_commands_report_a_server_that_is_not_an_instance() {
         ("302 Found", b""),
         ("502 Bad Gateway", b"<html>sorry</html>"),
     ] {
-        let place = answers(status, body);
+        let place = fake_server(status, body);
         for arguments in [&["get", "a"][..], &["cancel", "a"], &["put", "a", "--in", "1h"]] {
             for json in [&[][..], &["--json"]] {
                 let reported = run(&[&["task"], arguments, &["--url", &place], json].concat());
@@ -267,7 +267,7 @@ fn control_characters_from_tasks_and_servers_are_shown_escaped() {
         ("200 OK", "{\"status\":\"\u{9b}2J\"}".to_owned(), &["get", "a"]),
         ("404 No", "{}".to_owned(), &["get", "\u{1b}[2J\nforged: "]),
     ] {
-        let place = answers(status, body.as_bytes());
+        let place = fake_server(status, body.as_bytes());
         let reported = run(&[&["task"], arguments, &["--url", &place]].concat());
         let text = reported.out + &reported.err;
         assert!(!text.contains(['\u{1b}', '\u{9b}']) && !text.contains("\nforged"), "{text:?}");

@@ -94,9 +94,10 @@ const WORDS: &[&str] = &[
     "18446744073709551615",
 ];
 
-pub(super) const TARGET: Target = Target { name: "config", check, written: inputs, dictionary: WORDS, inputs: 500 };
+pub(super) const TARGET: Target =
+    Target { name: "config", check, written: files_and_variables, dictionary: WORDS, inputs: 500 };
 
-fn inputs() -> BoxedStrategy<Vec<u8>> {
+fn files_and_variables() -> BoxedStrategy<Vec<u8>> {
     let file = subsequence(PARTS, 0..7).prop_shuffle();
     let written = (file, vec(select(VARIABLES), 0..3))
         .prop_map(|(file, variables)| format!("{}%% environment\n{}", file.concat(), variables.concat()).into_bytes());
@@ -192,6 +193,6 @@ fn must_be_hidden(file: &str, variables: &str) -> bool {
         Some(plain && (secret || (url && ahead.contains("://") && behind.contains('@'))))
     };
     let keys = ["password", "sha256"];
-    let reported = |line: &str| !line.contains(SECRET) || only_in_secret(line, &keys) == Some(true);
-    file.split(['\n', '\r']).all(reported) && variables.lines().all(reported)
+    let is_in_place = |line: &str| !line.contains(SECRET) || only_in_secret(line, &keys) == Some(true);
+    file.split(['\n', '\r']).all(is_in_place) && variables.lines().all(is_in_place)
 }

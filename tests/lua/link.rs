@@ -11,16 +11,16 @@ use crate::support::log::Log;
 use crate::support::scripted::Scripted;
 use crate::support::server::free_port;
 
-const PATIENCE: Duration = Duration::from_millis(300);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// For tests in which no server hangs: a late reply means nothing there.
-const AT_EASE: Duration = Duration::from_secs(30);
+const LONG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Short timeouts, and Redis' own clock.
 fn config(url: &str) -> RedisConfig {
     let mut config = RedisConfig::new(url, namespace(), 1);
-    config.connect_timeout = PATIENCE;
-    config.response_timeout = PATIENCE;
+    config.connect_timeout = SHORT_TIMEOUT;
+    config.response_timeout = SHORT_TIMEOUT;
     config
 }
 
@@ -29,7 +29,7 @@ fn config(url: &str) -> RedisConfig {
 async fn an_outage_of_redis_is_logged_again_every_minute_with_its_length() {
     let (log, _guard) = Log::begin();
     let mut config = config(&format!("redis://127.0.0.1:{}", free_port()));
-    (config.connect_timeout, config.response_timeout) = (AT_EASE, AT_EASE);
+    (config.connect_timeout, config.response_timeout) = (LONG_TIMEOUT, LONG_TIMEOUT);
     let timeline = RedisTimeline::connect(config).unwrap();
     assert!(matches!(timeline.first_attempt().await, Link::Down(_)));
     let lines = |text: &str| log.text().lines().filter(|line| line.contains(text)).count();
@@ -47,9 +47,9 @@ async fn connected(server: &RedisServer) -> Arc<RedisTimeline> {
 }
 
 /// The same with timeouts that no call reaches.
-async fn at_ease(server: &RedisServer) -> Arc<RedisTimeline> {
+async fn with_long_timeouts(server: &RedisServer) -> Arc<RedisTimeline> {
     let mut config = config(&server.url());
-    (config.connect_timeout, config.response_timeout) = (AT_EASE, AT_EASE);
+    (config.connect_timeout, config.response_timeout) = (LONG_TIMEOUT, LONG_TIMEOUT);
     let timeline = RedisTimeline::connect(config).unwrap();
     assert_eq!(up(&timeline).await, 1);
     timeline
@@ -75,8 +75,8 @@ async fn put_now(timeline: &RedisTimeline, id: &str) -> Result<PutResult, Timeli
 #[tokio::test]
 async fn the_clock_is_redis_own() {
     let Some(server) = shared_server() else { return };
-    let timeline = at_ease(&server).await;
-    assert!(timeline.clock().uncertainty() < AT_EASE, "known from the first connection on");
+    let timeline = with_long_timeouts(&server).await;
+    assert!(timeline.clock().uncertainty() < LONG_TIMEOUT, "known from the first connection on");
     let reported = || {
         let (seconds, micros): (i64, i64) = ::redis::cmd("TIME").query(&mut server.connect()).unwrap();
         at(seconds * 1000 + micros / 1000)
@@ -110,7 +110,7 @@ async fn a_reap_that_redis_reads_after_a_hang_ends_no_claim() {
     server.server.signal("CONT");
     up(&timeline).await;
     let tokens = [(Lane::default(), token("i.1"))];
-    let extended = tokio::time::timeout(AT_EASE, async {
+    let extended = tokio::time::timeout(LONG_TIMEOUT, async {
         loop {
             if let Ok(live) = timeline.extend(shard(), &tokens, LEASE).await {
                 return live;
@@ -124,7 +124,7 @@ async fn a_reap_that_redis_reads_after_a_hang_ends_no_claim() {
 #[tokio::test]
 async fn scripts_that_were_flushed_are_loaded_again() {
     let Some(server) = own_server(&[]) else { return };
-    let timeline = at_ease(&server).await;
+    let timeline = with_long_timeouts(&server).await;
     let mut raw = server.connect();
     for id in ["a", "b"] {
         let _: () = ::redis::cmd("SCRIPT").arg("FLUSH").query(&mut raw).unwrap();
@@ -191,20 +191,20 @@ async fn calls_after_closed_connections_are_answered() {
     cut();
     assert!(timeline.get(shard(), &task("a")).await.unwrap().is_some());
     cut();
-    let cancelled = timeline.cancel(shard(), &task("a"), None, within(&timeline, AT_EASE)).await;
+    let cancelled = timeline.cancel(shard(), &task("a"), None, within(&timeline, LONG_TIMEOUT)).await;
     assert_eq!(cancelled, Ok(CancelAnswer::Cancelled { handed_out: None }));
     let keys = [one_dead(&timeline, "d").await, one_dead(&timeline, "e").await];
     cut();
-    let requeued = timeline.requeue(shard(), &keys[0], None, within(&timeline, AT_EASE)).await;
+    let requeued = timeline.requeue(shard(), &keys[0], None, within(&timeline, LONG_TIMEOUT)).await;
     assert_eq!(requeued, Ok(RequeueAnswer::Requeued));
     cut();
-    assert_eq!(timeline.discard(shard(), &keys[1], None, within(&timeline, AT_EASE)).await, Ok(true));
+    assert_eq!(timeline.discard(shard(), &keys[1], None, within(&timeline, LONG_TIMEOUT)).await, Ok(true));
 }
 
 /// A dead occurrence; returns its key.
 async fn one_dead(timeline: &RedisTimeline, id: &str) -> Key {
     let puts = vec![put(id, 1000, "x")];
-    timeline.put(shard(), PutMode::Put, puts, within(timeline, AT_EASE)).await.unwrap();
+    timeline.put(shard(), PutMode::Put, puts, within(timeline, LONG_TIMEOUT)).await.unwrap();
     timeline.claim(shard(), &Lane::default(), claim_of(&format!("{id}.1"), 1)).await.unwrap();
     let settle = Settle {
         token: token(&format!("{id}.1")),
@@ -239,7 +239,7 @@ async fn a_call_with_a_lost_reply_is_sent_again_and_is_unknown_if_uncertain() {
         },
     );
     let mut config = config(&relay.url());
-    (config.connect_timeout, config.response_timeout) = (AT_EASE, AT_EASE);
+    (config.connect_timeout, config.response_timeout) = (LONG_TIMEOUT, LONG_TIMEOUT);
     let timeline = RedisTimeline::connect(config).unwrap();
     up(&timeline).await;
     let lose = |script: &scripts::Script| {
@@ -251,7 +251,7 @@ async fn a_call_with_a_lost_reply_is_sent_again_and_is_unknown_if_uncertain() {
     assert_eq!(put_now(&timeline, "a").await, Ok(PutResult::Unchanged), "the first copy created it");
     let counted = || vec![put_in("default", IN, "in", 9_000_000_000_000, "x")];
     lose(&scripts::PUT);
-    let answers = timeline.put(shard(), PutMode::Put, counted(), within(&timeline, AT_EASE)).await.unwrap();
+    let answers = timeline.put(shard(), PutMode::Put, counted(), within(&timeline, LONG_TIMEOUT)).await.unwrap();
     assert_eq!(short(&answers[0]), "unchanged 9000000000000");
     lose(&scripts::PUT);
     let answers = timeline.put(shard(), PutMode::Post, vec![put("post", 9_000_000_000_000, "x")], soon()).await;
@@ -278,7 +278,7 @@ async fn a_call_with_a_lost_reply_is_sent_again_and_is_unknown_if_uncertain() {
         line.split(',').next().unwrap().parse::<u64>().unwrap()
     };
     let puts = vec![put_in("default", RECURRING, "t", 9_000_000_000_000, "x")];
-    timeline.put(shard(), PutMode::Put, puts, within(&timeline, AT_EASE)).await.unwrap();
+    timeline.put(shard(), PutMode::Put, puts, within(&timeline, LONG_TIMEOUT)).await.unwrap();
     let before = calls();
     lose(&scripts::MOVE_DUE);
     assert!(is_unknown(
@@ -299,7 +299,7 @@ async fn a_connection_to_a_redis_that_hangs_is_given_up_and_made_again() {
         let began = Instant::now();
         let unanswered = timeline.get(shard(), &task("a")).await;
         assert!(matches!(unanswered, Err(TimelineError::Unknown(_))), "{unanswered:?}");
-        assert!(began.elapsed() < 10 * PATIENCE, "a look waits for no `not_after`");
+        assert!(began.elapsed() < 10 * SHORT_TIMEOUT, "a look waits for no `not_after`");
     }
     link_is(&timeline, |link| matches!(link, Link::Down(_))).await;
     assert!(matches!(timeline.get(shard(), &task("a")).await, Err(TimelineError::Away(_))));
@@ -321,7 +321,7 @@ async fn an_unanswered_put_took_effect_before_its_error_or_never_will() {
     assert!(timeline.clock().surely_past(not_after), "the error waited for the moment after which nothing is written");
     // Redis now runs the command from its socket buffer, after `not_after`.
     server.server.signal("CONT");
-    let reader = RedisTimeline::connect(RedisConfig { response_timeout: AT_EASE, ..config }).unwrap();
+    let reader = RedisTimeline::connect(RedisConfig { response_timeout: LONG_TIMEOUT, ..config }).unwrap();
     up(&reader).await;
     assert_eq!(reader.get(shard(), &task("a")).await, Ok(None));
     let calls: String = ::redis::cmd("INFO").arg("commandstats").query(&mut server.connect()).unwrap();
@@ -335,7 +335,7 @@ async fn a_slow_answer_that_comes_before_not_after_counts() {
     server.server.signal("STOP");
     let not_after = within(&timeline, Duration::from_secs(20));
     let (put, ()) = tokio::join!(put_at(&timeline, "a", not_after), async {
-        tokio::time::sleep(2 * PATIENCE).await;
+        tokio::time::sleep(2 * SHORT_TIMEOUT).await;
         server.server.signal("CONT");
     });
     assert_eq!(put, Ok(PutResult::Created));
@@ -349,7 +349,7 @@ async fn a_put_cut_off_by_the_death_of_redis_waits_for_its_not_after() {
     server.server.signal("STOP");
     let not_after = within(&timeline, Duration::from_millis(900));
     let (put, ()) = tokio::join!(put_at(&timeline, "a", not_after), async {
-        tokio::time::sleep(PATIENCE / 3).await;
+        tokio::time::sleep(SHORT_TIMEOUT / 3).await;
         server.server.kill();
     });
     assert!(matches!(put, Err(TimelineError::Unknown(_))), "{put:?}");
@@ -364,16 +364,16 @@ async fn a_lost_subscription_alone_makes_a_new_generation() {
     let killed: u32 = ::redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").query(&mut raw).unwrap();
     assert_eq!(killed, 1);
     let mut link = timeline.link();
-    let again = tokio::time::timeout(AT_EASE, link.wait_for(|link| *link == Link::Up(2)));
+    let again = tokio::time::timeout(LONG_TIMEOUT, link.wait_for(|link| *link == Link::Up(2)));
     again.await.unwrap().unwrap();
     let mut wakes = timeline.wakes();
     put_now(&timeline, "a").await.unwrap();
-    let wake = tokio::time::timeout(AT_EASE, wakes.recv()).await.unwrap().unwrap();
+    let wake = tokio::time::timeout(LONG_TIMEOUT, wakes.recv()).await.unwrap().unwrap();
     assert_eq!(wake, Wake { shard: shard(), lane: Lane::default(), due: at(9_000_000_000_000) });
 }
 
 #[tokio::test]
-async fn another_layout_is_refused_with_both() {
+async fn another_layout_is_refused_and_the_error_names_both() {
     let Some(server) = shared_server() else { return };
     let first = config(&server.url());
     let mut second = first.clone();
@@ -397,7 +397,7 @@ async fn the_first_pause_stores_a_layout_that_older_versions_refuse() {
     let first = RedisTimeline::connect(config.clone()).unwrap();
     up(&first).await;
     let stored = || ::redis::cmd("GET").arg(&key).query::<Option<String>>(&mut server.connect()).unwrap();
-    let (lane, soon) = (Lane::default(), || first.clock().now().plus(AT_EASE));
+    let (lane, soon) = (Lane::default(), || first.clock().now().plus(LONG_TIMEOUT));
     let pause = LanePauseRequest::Pause { until: None, about: PauseNote::default() };
     // A resume changes nothing.
     first.pause_lane(shard(), &lane, LanePauseRequest::Resume, soon()).await.unwrap();
@@ -425,7 +425,7 @@ async fn the_first_pause_stores_a_layout_that_older_versions_refuse() {
 #[tokio::test]
 async fn a_dropped_timeline_closes_its_connections() {
     let Some(server) = own_server(&[]) else { return };
-    let timeline = at_ease(&server).await;
+    let timeline = with_long_timeouts(&server).await;
     let mut raw = server.connect();
     let mut clients = || {
         let list: String = ::redis::cmd("CLIENT").arg("LIST").query(&mut raw).unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{ALL, DURABLE, SOON, check, config, shards, until_logged};
+use super::{DURABLE, PUBLISH_LIMIT, SOON, check, config, stored_keys, until_logged};
 use crate::support::clock::ServerClock;
 use crate::support::consumer::Consumer;
 use crate::support::kafka::{KafkaServer, have_kafka};
@@ -32,7 +32,7 @@ fn sink_killed(
     // A broker that has just restarted may answer slowly.
     let config = config(&timeline, sink).replace("\"5s\"", "\"10s\"").replace("\"2s\"", "\"5s\"");
     let mut instance = Punctual::start(&(config + &more));
-    let mut left = shards(&timeline, &["default", "other"]);
+    let mut left = stored_keys(&timeline, &["default", "other"]);
     let stage = ServerClock::new(left.now());
     let load = Load::new(vec![instance.api()], &stage, "default", "out");
     let other = Load::new(vec![instance.api()], &stage, "other", "out");
@@ -62,9 +62,9 @@ fn sink_killed(
         });
         std::thread::sleep(Duration::from_secs(2));
     });
-    left.until_nothing_is_left(ALL);
+    left.until_nothing_is_left(PUBLISH_LIMIT);
     assert!(instance.threads("lapin-io-loop") <= 1, "a connection that was given up has left its thread");
-    check(&format!("{name} killed, the other lane"), &[], &other, shards(&timeline, &["other"]), || {
+    check(&format!("{name} killed, the other lane"), &[], &other, stored_keys(&timeline, &["other"]), || {
         read_stream(other_sink.server.port, "out")
     });
     let expected = load.ledger().expected();

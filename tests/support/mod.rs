@@ -17,6 +17,6 @@ pub(crate) mod records;
 pub(crate) mod redis;
 pub(crate) mod scripted;
 pub(crate) mod server;
-pub(crate) mod shards;
+pub(crate) mod stored_keys;
 
 pub(crate) use punctual_lab::testing::{have, have_quietly, patient, say, skip};

@@ -232,7 +232,7 @@ async fn a_look_at_the_dead_is_bounded_in_entries_and_bytes(stage: Stage) {
     let none = DeadFilter { reason: Some("poison".into()), ..DeadFilter::default() };
     let (found, looks) = stage.browse_all(&none, 1000).await;
     let expected = 2100_usize.div_ceil(MAX_BROWSED);
-    assert_eq!((found.len(), looks), (0, expected), "so many are looked at, whatever they are");
+    assert_eq!((found.len(), looks), (0, expected), "each call browses this many, whether they match or not");
     assert_eq!(stage.browse_all(&DeadFilter::default(), 1000).await.0.len(), 2100);
     assert_eq!(stage.browse_all(&DeadFilter::default(), 5000).await.1, expected, "never more");
 

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::outage::{check, shards};
+use crate::outage::{check, stored_keys};
 use crate::support::clock::ServerClock;
 use crate::support::http::Api;
 use crate::support::load::{Load, put_recurring};
 use crate::support::punctual::Punctual;
 use crate::support::server::Server;
-use crate::support::shards::{Shards, stop_with_a_claim};
+use crate::support::stored_keys::{StoredKeys, stop_with_a_claim};
 use crate::support::{have, patient, say, skip};
 
 const HOUR: i64 = 3600;
@@ -101,7 +101,7 @@ fn redis_decides_the_time_when_the_clocks_of_instances_are_wrong() {
     // Their logs prove that the clocks are wrong.
     let hour = |instance: &Punctual| instance.log().chars().take(13).collect::<String>();
     assert_ne!(hour(&instances[0]), hour(&instances[1]));
-    let stage = ServerClock::new(shards(&timeline, &["default"]).now());
+    let stage = ServerClock::new(stored_keys(&timeline, &["default"]).now());
     let load = Load::new(instances.iter().map(Punctual::api).collect(), &stage, "default", "out");
     for (place, instance) in instances.iter().enumerate() {
         let before = now(&timeline);
@@ -121,7 +121,7 @@ fn redis_decides_the_time_when_the_clocks_of_instances_are_wrong() {
         }
     });
     let instances: Vec<&Punctual> = instances.iter().collect();
-    let left = shards(&timeline, &["default"]);
+    let left = stored_keys(&timeline, &["default"]);
     check("clocks of instances an hour off, and jumping", &instances, &load, left, || {
         crate::support::published::read_stream(sink.server.port, "out")
     });
@@ -183,7 +183,7 @@ fn redis_steps_back(by: i64) {
     // Due by the old and the new time; a holder is stopped with some of them.
     let past = now(&timeline) - 2 * HOUR * 1000;
     let mut overdue = Vec::new();
-    let mut left = Shards::new(&timeline, 4, &["default"]);
+    let mut left = StoredKeys::new(&timeline, 4, &["default"]);
     let ending = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let puts = scope.spawn(|| {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use punctual::timeline::scripts;
 
 use super::*;
-use crate::outage::{DURABLE, Servers, check, config, shards, until_logged, until_ready};
+use crate::outage::{DURABLE, Servers, check, config, stored_keys, until_logged, until_ready};
 use crate::support::clock::ServerClock;
 use crate::support::load::{Load, put_recurring};
 use crate::support::published::read_stream;
@@ -39,7 +39,7 @@ fn play(state: &State, begin: impl FnOnce(&mut Servers), end: impl FnOnce(&mut S
     }
     let mut servers = Servers::start(state.redis, &[]);
     let mut instance = Punctual::start(&servers.config());
-    let clock = ServerClock::new(shards(&servers.timeline, &["default"]).now());
+    let clock = ServerClock::new(stored_keys(&servers.timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 10, 12);
     std::thread::scope(|scope| {
@@ -63,7 +63,7 @@ fn play(state: &State, begin: impl FnOnce(&mut Servers), end: impl FnOnce(&mut S
         let before = load.ledger().expected();
         assert!(patient(SOON, || load.ledger().expected() > before + 100), "{}", load.answers());
     });
-    let left = shards(&servers.timeline, &["default"]);
+    let left = stored_keys(&servers.timeline, &["default"]);
     check(state.name, &[&instance], &load, left, || servers.published());
 }
 
@@ -215,7 +215,7 @@ fn scripts_may_be_flushed_under_load() {
     }
     let servers = Servers::start(&[], &[]);
     let instance = Punctual::start(&servers.config());
-    let clock = ServerClock::new(shards(&servers.timeline, &["default"]).now());
+    let clock = ServerClock::new(stored_keys(&servers.timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 10, 6);
     std::thread::scope(|scope| {
@@ -230,7 +230,7 @@ fn scripts_may_be_flushed_under_load() {
     // One answer may have been late, but no error names a script.
     let of_a_script = load.refused().is_some_and(|reported| reported.to_string().to_lowercase().contains("script"));
     assert!(!of_a_script && !load.answers().contains("timeline_refused"), "{:?}: {}", load.refused(), load.answers());
-    let left = shards(&servers.timeline, &["default"]);
+    let left = stored_keys(&servers.timeline, &["default"]);
     check("SCRIPT FLUSH", &[&instance], &load, left, || servers.published());
 }
 
@@ -268,7 +268,7 @@ fn keys_may_be_on_the_move_to_another_node() {
     let error = "TRYAGAIN Multiple keys request during rehashing of slot";
     let (scripted, on, _) = refusing(&timeline, error, None);
     let mut instance = Punctual::start(&config_at(&scripted.url(), &sink));
-    let clock = ServerClock::new(shards(&timeline, &["default"]).now());
+    let clock = ServerClock::new(stored_keys(&timeline, &["default"]).now());
     let load = Load::new(vec![instance.api()], &clock, "default", "out");
     put_recurring(&instance.api(), &load, 10, 10);
     std::thread::scope(|scope| {
@@ -285,7 +285,7 @@ fn keys_may_be_on_the_move_to_another_node() {
         on.store(false, Ordering::Relaxed);
         until_ready(&mut instance, true);
     });
-    let left = shards(&timeline, &["default"]);
+    let left = stored_keys(&timeline, &["default"]);
     check("TRYAGAIN", &[&instance], &load, left, || read_stream(sink.server.port, "out"));
 }
 
@@ -329,7 +329,7 @@ fn a_settle_that_redis_refuses_is_retried_until_redis_accepts_it() {
         );
         let tried = patient(SOON, || sink.stream("out").len() >= 20 && said.load(Ordering::Relaxed) > 30);
         assert!(tried, "{error}: {}\n{}", said.load(Ordering::Relaxed), instance.log());
-        let mut left = shards(&timeline, &["default"]);
+        let mut left = stored_keys(&timeline, &["default"]);
         assert_eq!(left.tasks(), 20, "{error}: nothing is settled yet");
         on.store(false, Ordering::Relaxed);
         left.until_nothing_is_left(SOON);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::support::punctual::Punctual;
 use crate::support::scripted::Scripted;
-use crate::support::shards::Shards;
+use crate::support::stored_keys::StoredKeys;
 use crate::support::{have, patient, say};
 
 /// A sink that delays all messages for a while.
@@ -48,7 +48,7 @@ fn a_stopped_holder_of_a_cancelled_task_publishes_only_the_reported_key() {
     // It serves another lane and reaps all lanes.
     let other = "[sinks.default]\nurl = \"memory:\"\nanswer_timeout = \"1s\"\n[lanes.default]\nsink = \"default\"\n";
     let other = Punctual::start(&config(&timeline, other));
-    let mut left = Shards::new(&timeline, 4, &["default", "held"]);
+    let mut left = StoredKeys::new(&timeline, 4, &["default", "held"]);
 
     let put = |id: &str, schedule: Value| {
         let message = json!({"destination": "out", "payload": {"task": id}});

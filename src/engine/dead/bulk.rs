@@ -39,7 +39,7 @@ pub struct BulkResult {
 pub struct BulkPosition {
     /// The last position that was handled; `None` starts at the first.
     pub after: Option<DeadCursor>,
-    /// Start of the scan. Later entries are skipped; otherwise messages that die again at once would keep it running.
+    /// When the request began. Later entries are skipped; otherwise messages that die again at once would keep it running.
     pub until: Timestamp,
 }
 
@@ -62,7 +62,7 @@ enum EntryResult {
     Gone,
 }
 
-/// How a page of a bulk request ended.
+/// How a slice of a bulk request ended.
 enum SliceEnd {
     Complete,
     TimedOut,
@@ -70,8 +70,8 @@ enum SliceEnd {
 }
 
 impl Intake {
-    /// Requeues all matching occurrences that were dead at the start, the oldest first. Nothing takes effect after
-    /// `deadline`. After that it starts only the first few, so that repeated requests make progress.
+    /// Requeues all matching occurrences that were dead at the start, the oldest first. Nothing is changed later than
+    /// `time_limit` from now; the result then says where to continue.
     ///
     /// # Errors
     /// An error of the timeline, if it came before the first result. A later error ends the request with its results
@@ -80,9 +80,9 @@ impl Intake {
         &self,
         filter: &DeadFilter,
         from: Option<BulkPosition>,
-        deadline: Duration,
+        time_limit: Duration,
     ) -> Result<BulkResult, TimelineError> {
-        self.bulk(BulkAction::Requeue, filter, from, deadline).await
+        self.bulk(BulkAction::Requeue, filter, from, time_limit).await
     }
 
     /// Deletes all matching occurrences that were dead at the start, like [`requeue_all`](Intake::requeue_all).
@@ -93,9 +93,9 @@ impl Intake {
         &self,
         filter: &DeadFilter,
         from: Option<BulkPosition>,
-        deadline: Duration,
+        time_limit: Duration,
     ) -> Result<BulkResult, TimelineError> {
-        self.bulk(BulkAction::Discard, filter, from, deadline).await
+        self.bulk(BulkAction::Discard, filter, from, time_limit).await
     }
 
     /// Counts all matching occurrences that were dead at the start, and changes nothing.
@@ -106,9 +106,9 @@ impl Intake {
         &self,
         filter: &DeadFilter,
         from: Option<BulkPosition>,
-        deadline: Duration,
+        time_limit: Duration,
     ) -> Result<BulkResult, TimelineError> {
-        self.bulk(BulkAction::Count, filter, from, deadline).await
+        self.bulk(BulkAction::Count, filter, from, time_limit).await
     }
 
     async fn bulk(
@@ -116,25 +116,26 @@ impl Intake {
         action: BulkAction,
         filter: &DeadFilter,
         from: Option<BulkPosition>,
-        deadline: Duration,
+        time_limit: Duration,
     ) -> Result<BulkResult, TimelineError> {
-        let give_up = Instant::now() + deadline;
-        let not_after = self.clock().now().plus(deadline);
+        let give_up = Instant::now() + time_limit;
+        let not_after = self.clock().now().plus(time_limit);
         let until =
             from.as_ref().map_or_else(|| self.clock().now().plus(Duration::from_millis(1)), |position| position.until);
         let filter = DeadFilter { to: Some(filter.to.map_or(until, |to| to.min(until))), ..filter.clone() };
         let mut after = from.and_then(|position| position.after);
         let mut result = BulkResult::default();
-        // The first few of the first slice are always started, so that each request makes progress.
-        let (mut at_least, mut last_own) = (MAX_CONCURRENT, None);
+        // The first few are tried even if reading them took all the time, so that repeated counts make progress.
+        let (mut at_least, mut last_match) = (MAX_CONCURRENT, None);
         loop {
-            let looked =
-                self.look_through(&filter, after.clone(), SLICE_ENTRIES, matches!(action, BulkAction::Requeue)).await;
+            let looked = self
+                .browse_all_shards(&filter, after.clone(), SLICE_ENTRIES, matches!(action, BulkAction::Requeue))
+                .await;
             let end = match looked {
                 Ok((dead, next)) => {
                     let begins = |index| index < at_least || Instant::now() < give_up;
                     let (last, end) = self.bulk_slice(action, &dead, begins, not_after, &mut result).await;
-                    last_own = dead.last().map(|dead| dead.cursor.clone()).or(last_own);
+                    last_match = dead.last().map(|dead| dead.cursor.clone()).or(last_match);
                     match end {
                         SliceEnd::Complete if next.is_none() => return Ok(result),
                         SliceEnd::Complete => after = next,
@@ -148,7 +149,7 @@ impl Intake {
                 SliceEnd::Failed(error) if result.done == 0 => return Err(error),
                 SliceEnd::Complete if Instant::now() < give_up => {}
                 _ => {
-                    let after = shown_position(&filter, after, last_own.as_ref());
+                    let after = shown_position(&filter, after, last_match.as_ref());
                     result.next = Some(BulkPosition { after, until });
                     return Ok(result);
                 }
@@ -229,16 +230,16 @@ impl Intake {
 }
 
 impl SliceEnd {
-    /// Combines two results. A result that may have taken effect takes precedence over one that did not.
+    /// Which of two ends is reported: one whose effect is unknown first, then other errors, then that the time is over.
     fn or(self, other: SliceEnd) -> SliceEnd {
-        let promise = |end: &SliceEnd| match end {
+        let rank = |end: &SliceEnd| match end {
             SliceEnd::Failed(TimelineError::Unknown(_) | TimelineError::Unconfirmed(_)) => 0,
             SliceEnd::Failed(TimelineError::Broken(_)) => 1,
             SliceEnd::Failed(_) => 2,
             SliceEnd::TimedOut => 3,
             SliceEnd::Complete => 4,
         };
-        if promise(&other) < promise(&self) { other } else { self }
+        if rank(&other) < rank(&self) { other } else { self }
     }
 }
 

@@ -19,11 +19,11 @@ use crate::timeline::{
 /// How many more than its share a shard is asked for, because the dead are seldom spread evenly.
 const SPARE_ENTRIES: usize = 8;
 
-/// After a scan the timeline gets a pause as long as the scan took, but at most this long.
-pub(in crate::engine) const MAX_SCAN_PAUSE: Duration = Duration::from_millis(100);
+/// After one shard was browsed the timeline gets a pause as long as that took, but at most this long.
+pub(in crate::engine) const MAX_BROWSE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Timeout of a scan over all shards.
-const SCAN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of browsing all shards.
+const BROWSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of dead occurrences among which the one of a task is searched.
 pub const MAX_SEARCHED: usize = 1000;
@@ -42,7 +42,7 @@ pub struct DeadPage {
 pub struct DeadSummary {
     /// Its key and time of death.
     pub cursor: DeadCursor,
-    /// Its lane; `None` if this version cannot parse the record. Reason and detail may then be empty.
+    /// Its lane; `None` if the record was not read, or this version cannot parse it. Reason and detail may then be empty.
     pub lane: Option<Lane>,
     /// Its destination; `None` if neither the task nor its lane names one.
     pub destination: Option<String>,
@@ -66,18 +66,19 @@ pub enum RequeueError {
     Timeline(#[from] TimelineError),
 }
 
-/// The position to continue from, without a key outside the prefix of the filter. If the key of `next` is outside, this
-/// is the position of the last match. Without a match, it is the position before all that died in the same millisecond.
+/// The position to continue from, as the caller may see it: a token may be limited to a prefix of ids, and a position must
+/// not show it another id. If `next` has one, this is the position of the last match. Without a match, it is a made-up key
+/// behind all that died in the millisecond before, so that none is missed.
 pub(in crate::engine) fn shown_position(
     filter: &DeadFilter,
     next: Option<DeadCursor>,
-    last_own: Option<&DeadCursor>,
+    last_match: Option<&DeadCursor>,
 ) -> Option<DeadCursor> {
     let next = next?;
     if filter.has_prefix(&next.key.to_string()) {
         return Some(next);
     }
-    Some(last_own.cloned().unwrap_or_else(|| DeadCursor {
+    Some(last_match.cloned().unwrap_or_else(|| DeadCursor {
         died: next.died.minus(Duration::from_millis(1)),
         key: Key { task: last_id(), due: next.died },
     }))
@@ -89,7 +90,7 @@ fn last_id() -> TaskId {
 }
 
 impl Intake {
-    /// Lists up to `max` dead occurrences after `after`, the oldest first. Starts no further scan once `patience` has
+    /// Lists up to `max` dead occurrences after `after`, the oldest first. Does not go on once `time_limit` has
     /// passed, so a page can be empty although more follow.
     ///
     /// # Errors
@@ -99,14 +100,14 @@ impl Intake {
         filter: &DeadFilter,
         mut after: Option<DeadCursor>,
         max: usize,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<DeadPage, TimelineError> {
         let begun = Instant::now();
         let mut dead = Vec::new();
         loop {
-            let (found, next) = self.look_through(filter, after, max - dead.len(), true).await?;
+            let (found, next) = self.browse_all_shards(filter, after, max - dead.len(), true).await?;
             dead.extend(found);
-            if next.is_none() || dead.len() >= max || begun.elapsed() >= patience {
+            if next.is_none() || dead.len() >= max || begun.elapsed() >= time_limit {
                 let next = shown_position(filter, next, dead.last().map(|dead| &dead.cursor));
                 return Ok(DeadPage { dead, next });
             }
@@ -154,8 +155,8 @@ impl Intake {
     ///
     /// # Errors
     /// If no instance serves its lane, or an error of the timeline.
-    pub async fn requeue(&self, key: &Key, deadline: Duration) -> Result<RequeueAnswer, RequeueError> {
-        let not_after = self.clock().now().plus(deadline);
+    pub async fn requeue(&self, key: &Key, time_limit: Duration) -> Result<RequeueAnswer, RequeueError> {
+        let not_after = self.clock().now().plus(time_limit);
         match self.dead_one(key).await {
             Ok(Some((dead, record))) if !self.lanes.contains_key(&record.lane) => {
                 Err(self.unknown_lane(dead.lane.as_ref().unwrap_or(&record.lane)).into())
@@ -171,13 +172,13 @@ impl Intake {
     ///
     /// # Errors
     /// An error of the timeline.
-    pub async fn discard(&self, key: &Key, deadline: Duration) -> Result<bool, TimelineError> {
-        self.timeline.discard(self.shard(key), key, None, self.clock().now().plus(deadline)).await
+    pub async fn discard(&self, key: &Key, time_limit: Duration) -> Result<bool, TimelineError> {
+        self.timeline.discard(self.shard(key), key, None, self.clock().now().plus(time_limit)).await
     }
 
-    /// Scans all shards, one after the other. Returns the matches, the oldest first, and the position up to which all
-    /// shards were scanned.
-    pub(in crate::engine) async fn look_through(
+    /// Browses all shards, one after the other. Returns the matches, the oldest first, and the position up to which all
+    /// shards were browsed.
+    pub(in crate::engine) async fn browse_all_shards(
         &self,
         filter: &DeadFilter,
         after: Option<DeadCursor>,
@@ -187,13 +188,13 @@ impl Intake {
         let (max, shards) = (max.max(1), self.timeline.shards());
         let share = max.min(max.div_ceil(usize::from(shards)) + SPARE_ENTRIES).min(MAX_BROWSED);
         let request = BrowseRequest { filter: filter.clone(), after, max: share, whole };
-        let give_up = Instant::now() + SCAN_TIMEOUT;
+        let give_up = Instant::now() + BROWSE_TIMEOUT;
         let (mut dead, mut last) = (Vec::new(), None);
         for shard in Shard::all(shards) {
             if Instant::now() >= give_up {
                 return Err(TimelineError::Late);
             }
-            let looked = self.look(shard, request.clone()).await?;
+            let looked = self.browse_shard(shard, request.clone()).await?;
             // Keeps only the summary, because messages may be large.
             dead.extend(looked.dead.into_iter().map(|dead| self.summary(dead)));
             // A shard may have more entries behind its last one, and they may precede those of another shard.
@@ -208,14 +209,14 @@ impl Intake {
         Ok((dead, last))
     }
 
-    /// Scans one shard, after the previous scan and its pause.
-    async fn look(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
+    /// Browses one shard, after the previous one and its pause.
+    async fn browse_shard(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
         self.one_at_a_time(self.timeline.browse(shard, request)).await
     }
 
     fn summary(&self, dead: Dead) -> DeadSummary {
-        let unread = || DeadRecord { record: bytes::Bytes::new(), reason: String::new(), detail: String::new() };
-        let DeadRecord { record, reason, detail } = dead.dead_record.unwrap_or_else(unread);
+        let empty = || DeadRecord { record: bytes::Bytes::new(), reason: String::new(), detail: String::new() };
+        let DeadRecord { record, reason, detail } = dead.dead_record.unwrap_or_else(empty);
         let (lane, own) = match Record::decode(&record) {
             Ok(record) => (Some(record.lane), record.task.message.destination),
             Err(_) => (None, None),

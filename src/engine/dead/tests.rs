@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::{Clock, ManualClock};
-use crate::engine::dead::{MAX_SCAN_PAUSE, RequeueError};
+use crate::engine::dead::{MAX_BROWSE_PAUSE, RequeueError};
 use crate::engine::intake::LaneRequirements;
 use crate::task::{Key, Lane, Member, Record, Shard, When, samples};
 use crate::timeline::memory::{InjectedFault, MemoryTimeline};
@@ -169,7 +169,7 @@ async fn a_requeue_leaves_unreadable_and_unserved_occurrences_dead() {
 async fn an_occurrence_that_died_again_after_the_scan_is_left_alone() {
     for action in [BulkAction::Requeue, BulkAction::Discard] {
         let (intake, timeline, clock, keys) = stage(3);
-        let (dead, _) = intake.look_through(&DeadFilter::default(), None, SLICE_ENTRIES, true).await.unwrap();
+        let (dead, _) = intake.browse_all_shards(&DeadFilter::default(), None, SLICE_ENTRIES, true).await.unwrap();
         clock.advance(SECOND);
         timeline.edit(Shard::of(&keys[1].task, SHARDS), |twin| {
             twin.dead.set(keys[1].to_string().into(), clock.now().as_millis());
@@ -185,17 +185,17 @@ async fn an_occurrence_that_died_again_after_the_scan_is_left_alone() {
 
 /// A timeline may be asked to look by any number of people: others' calls find room between two looks.
 #[tokio::test(start_paused = true)]
-async fn a_dead_scan_waits_for_the_previous_scan_and_for_its_pause() {
+async fn a_browse_of_the_dead_waits_for_the_previous_one_and_for_its_pause() {
     let (intake, _) = with_dead(10);
-    let held = intake.scan_lock.clone().lock_owned().await;
+    let held = intake.browse_lock.clone().lock_owned().await;
     let (filter, begun) = (DeadFilter::default(), Instant::now());
     let look = || intake.dead(&filter, None, 1, SECOND);
     let release = async move {
         let mut held = held;
         tokio::time::sleep(SECOND).await;
-        *held = Some(Instant::now() + MAX_SCAN_PAUSE);
+        *held = Some(Instant::now() + MAX_BROWSE_PAUSE);
     };
     let (one, two, ()) = tokio::join!(look(), look(), release);
     assert_eq!(one.unwrap(), two.unwrap());
-    assert!(begun.elapsed() >= SECOND + MAX_SCAN_PAUSE);
+    assert!(begun.elapsed() >= SECOND + MAX_BROWSE_PAUSE);
 }

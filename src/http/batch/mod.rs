@@ -66,7 +66,7 @@ pub(super) enum AnswerView<'a> {
     },
     /// The last line, if successes were only counted because their answers would take too much memory.
     Counts {
-        /// The first line whose success is not listed. Faults are listed still, up to 1 MiB.
+        /// The first line whose success is not listed. Faults after it are listed until all answers take 2 MiB, and then only counted.
         counted_from_line: u64,
         /// How many lines had which result, from that line on: `created`, `replaced`, `unchanged`, or the code of a problem.
         counts: BTreeMap<&'static str, u64>,

@@ -163,7 +163,7 @@ impl Files {
 
     fn private_key(&self, file: &Path) -> Result<PrivateKeyDer<'static>, TlsFault> {
         let file = file.display();
-        let encrypted = self.key.windows(9).any(|detail| detail == b"ENCRYPTED");
+        let encrypted = self.key.windows(9).any(|bytes| bytes == b"ENCRYPTED");
         PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| {
             TlsFault::Key(match error {
                 _ if encrypted => format!("the key in `{file}` is encrypted; one without a password is expected"),

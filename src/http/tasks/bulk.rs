@@ -146,7 +146,7 @@ async fn answer(
             let changed = api.intake.change_tasks(change, may_change, position, api.limits.timeline_timeout);
             changed.await.map_err(list_error)?
         }
-        // No id has both beginnings.
+        // No id has both the prefix of the token and that of the request.
         None => TasksResult::default(),
     };
     if let Some(lane) = lane.as_ref().filter(|_| is_first && result == TasksResult::default()) {

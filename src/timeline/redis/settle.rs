@@ -12,34 +12,34 @@ use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{self, Code, Script};
 use crate::timeline::{DeadRecord, RestOfClaim, Settle, Settled, Settlement, TimelineError, Verdict};
 
-/// Verdicts, grouped by what the script writes. In each group, verdicts that make an occurrence dead come last, in the
-/// order of the list of the dead.
+/// Settlements, grouped by verdict. The script gets three lists: those that ended, those with a next due, and those that go
+/// back. In the first two, the dead come last, in the order of the list of their records.
 #[derive(Default)]
 struct Groups<'a> {
-    ended: Vec<&'a Settlement>,
-    ended_dead: Vec<(&'a Settlement, &'a DeadRecord)>,
-    nexts: Vec<(&'a Settlement, Timestamp, Counts)>,
-    nexts_dead: Vec<(&'a Settlement, Timestamp, Counts)>,
-    next_dead_records: Vec<(&'a Settlement, &'a DeadRecord)>,
-    begun: Vec<&'a Settlement>,
-    backs: Vec<&'a Settlement>,
+    finished: Vec<&'a Settlement>,
+    dead: Vec<(&'a Settlement, &'a DeadRecord)>,
+    next: Vec<(&'a Settlement, Timestamp, Counts)>,
+    dead_next: Vec<(&'a Settlement, Timestamp, Counts)>,
+    dead_next_records: Vec<(&'a Settlement, &'a DeadRecord)>,
+    back_begun: Vec<&'a Settlement>,
+    back: Vec<&'a Settlement>,
     unreadable: Vec<&'a Settlement>,
 }
 
 impl<'a> Groups<'a> {
-    fn sort(verdicts: &'a [Settlement]) -> Result<Groups<'a>, TimelineError> {
+    fn by_verdict(verdicts: &'a [Settlement]) -> Result<Groups<'a>, TimelineError> {
         let mut groups = Groups::default();
         for one in verdicts {
             match &one.verdict {
-                Verdict::Finished => groups.ended.push(one),
-                Verdict::Dead(dead_record) => groups.ended_dead.push((one, dead_record)),
-                Verdict::Next { due, counts } => groups.nexts.push((one, later(one, *due)?, *counts)),
+                Verdict::Finished => groups.finished.push(one),
+                Verdict::Dead(dead_record) => groups.dead.push((one, dead_record)),
+                Verdict::Next { due, counts } => groups.next.push((one, later(one, *due)?, *counts)),
                 Verdict::DeadNext { dead_record, due, counts } => {
-                    groups.nexts_dead.push((one, later(one, *due)?, *counts));
-                    groups.next_dead_records.push((one, dead_record));
+                    groups.dead_next.push((one, later(one, *due)?, *counts));
+                    groups.dead_next_records.push((one, dead_record));
                 }
-                Verdict::Back { begun: true } => groups.begun.push(one),
-                Verdict::Back { begun: false } => groups.backs.push(one),
+                Verdict::Back { begun: true } => groups.back_begun.push(one),
+                Verdict::Back { begun: false } => groups.back.push(one),
                 Verdict::Unreadable => groups.unreadable.push(one),
             }
         }
@@ -57,7 +57,7 @@ impl<'a> SettleCall<'a> {
     /// # Errors
     /// If a next due is not allowed.
     pub(super) fn new(settle: &'a Settle) -> Result<SettleCall<'a>, TimelineError> {
-        Ok(SettleCall { settle, groups: Groups::sort(&settle.verdicts)? })
+        Ok(SettleCall { settle, groups: Groups::by_verdict(&settle.verdicts)? })
     }
 }
 
@@ -68,10 +68,10 @@ impl Request for SettleCall<'_> {
 
     fn encode(&self, call: &mut Call, keys: &Keys, lanes: &[Lane]) {
         let (settle, groups) = (self.settle, &self.groups);
-        let ended = groups.ended.iter().copied().chain(groups.ended_dead.iter().map(|(one, _)| *one));
-        let nexts = groups.nexts.iter().chain(&groups.nexts_dead);
-        let backs = groups.begun.iter().chain(&groups.backs).chain(&groups.unreadable);
-        let dead = groups.ended_dead.iter().chain(&groups.next_dead_records);
+        let ended = groups.finished.iter().copied().chain(groups.dead.iter().map(|(one, _)| *one));
+        let nexts = groups.next.iter().chain(&groups.dead_next);
+        let backs = groups.back_begun.iter().chain(&groups.back).chain(&groups.unreadable);
+        let dead = groups.dead.iter().chain(&groups.dead_next_records);
         // In the format of the claim's own list, so that the script can compare the two.
         let pair = |one: &Settlement| format!("{} {}", one.member.as_str(), one.due.as_millis());
         let named: Vec<String> = settle.verdicts.iter().map(pair).collect();
@@ -83,12 +83,12 @@ impl Request for SettleCall<'_> {
             .arg("wake", keys.wake())
             .arg("lane", lane(lanes))
             .flag("quiet", settle.quiet)
-            .arg("ended", groups.ended.len() + groups.ended_dead.len())
-            .arg("ended_dead", groups.ended_dead.len())
-            .arg("nexts", groups.nexts.len() + groups.nexts_dead.len())
-            .arg("nexts_dead", groups.nexts_dead.len())
-            .arg("backs", groups.begun.len() + groups.backs.len() + groups.unreadable.len())
-            .arg("begun", groups.begun.len())
+            .arg("ended", groups.finished.len() + groups.dead.len())
+            .arg("ended_dead", groups.dead.len())
+            .arg("nexts", groups.next.len() + groups.dead_next.len())
+            .arg("nexts_dead", groups.dead_next.len())
+            .arg("backs", groups.back_begun.len() + groups.back.len() + groups.unreadable.len())
+            .arg("begun", groups.back_begun.len())
             .arg("unreadable", groups.unreadable.len())
             .arg("named", named.join(" "))
             .arg("dead_cap_bytes", settle.dead_cap.bytes);

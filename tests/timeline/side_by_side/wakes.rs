@@ -18,33 +18,34 @@ pub(super) fn wake_text(wake: Wake) -> String {
 }
 
 impl Wakes {
-    /// Compares all notifications that both sides sent, in any order, because a script may notify several lanes.
+    /// Compares all notifications that both sides sent, in any order, because a script may notify several lanes. A put in
+    /// two rounds may notify differently on each side; these differences are allowed.
     pub(super) async fn compare(
         self,
-        (in_rounds, not_in_rounds): (&[String], &[String]),
-        patience: Duration,
+        (only_redis_may_send, only_twin_may_send): (&[String], &[String]),
+        timeout: Duration,
     ) -> Result<(), TestCaseError> {
         let Wakes { mut memory, mut redis } = self;
-        let (mut missing, mut more) = (Vec::new(), Vec::new());
+        let (mut expected, mut unexpected) = (Vec::new(), Vec::new());
         while let Ok(wake) = memory.try_recv() {
-            missing.push(wake_text(wake));
+            expected.push(wake_text(wake));
         }
-        missing.retain(|wake| !not_in_rounds.contains(wake));
-        while !missing.is_empty() {
-            let Ok(Ok(wake)) = tokio::time::timeout(patience, redis.recv()).await else {
-                return Err(TestCaseError::fail(format!("nobody was woken for {missing:?}, but for {more:?}")));
+        expected.retain(|wake| !only_twin_may_send.contains(wake));
+        while !expected.is_empty() {
+            let Ok(Ok(wake)) = tokio::time::timeout(timeout, redis.recv()).await else {
+                return Err(TestCaseError::fail(format!("nobody was woken for {expected:?}, but for {unexpected:?}")));
             };
             let wake = wake_text(wake);
-            match missing.iter().position(|other| *other == wake) {
-                Some(place) => drop(missing.swap_remove(place)),
-                None => more.push(wake),
+            match expected.iter().position(|other| *other == wake) {
+                Some(place) => drop(expected.swap_remove(place)),
+                None => unexpected.push(wake),
             }
         }
         while let Ok(wake) = redis.try_recv() {
-            more.push(wake_text(wake));
+            unexpected.push(wake_text(wake));
         }
-        more.retain(|wake| !in_rounds.contains(wake) && !not_in_rounds.contains(wake));
-        prop_assert!(more.is_empty(), "woken for nothing: {more:?}");
+        unexpected.retain(|wake| !only_redis_may_send.contains(wake) && !only_twin_may_send.contains(wake));
+        prop_assert!(unexpected.is_empty(), "woken for nothing: {unexpected:?}");
         Ok(())
     }
 }

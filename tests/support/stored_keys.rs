@@ -12,17 +12,17 @@ use super::punctual::Punctual;
 use super::redis::RedisServer;
 
 /// The keys of one namespace.
-pub(crate) struct Shards {
+pub(crate) struct StoredKeys {
     connection: Connection,
     lanes: Vec<String>,
     shards: u16,
 }
 
-impl Shards {
+impl StoredKeys {
     /// Reads the namespace `default` with this many shards and these lanes.
-    pub(crate) fn new(redis: &RedisServer, shards: u16, lanes: &[&str]) -> Shards {
+    pub(crate) fn new(redis: &RedisServer, shards: u16, lanes: &[&str]) -> StoredKeys {
         let lanes = lanes.iter().map(|&lane| lane.to_owned()).collect();
-        Shards { connection: redis.connect(), lanes, shards }
+        StoredKeys { connection: redis.connect(), lanes, shards }
     }
 
     /// Redis' time in ms.
@@ -115,7 +115,11 @@ impl Shards {
 }
 
 /// Stops an instance (SIGSTOP) while Redis shows a claim of it that `enough` accepts.
-pub(crate) fn stop_with_a_claim(instance: &Punctual, shards: &mut Shards, enough: impl Fn(&[(String, i64)]) -> bool) {
+pub(crate) fn stop_with_a_claim(
+    instance: &Punctual,
+    shards: &mut StoredKeys,
+    enough: impl Fn(&[(String, i64)]) -> bool,
+) {
     let id = instance.id();
     // The shell runs already: starting `kill` takes longer than most claims last.
     let mut shell = Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
