@@ -166,6 +166,20 @@ fn the_bench_of_idle_instances_has_its_figures() {
     }
 }
 
+/// Takes more than five seconds: it starts servers and instances, and what killed instances held is published after their
+/// leases.
+#[test]
+fn the_benches_of_instances_that_share_and_die_have_their_figures() {
+    if have("redis-server") {
+        let steady = ["--rate", "200", "--seconds", "4"];
+        let report = figures(&[&["fleet", "--instances", "1,3"], &steady[..]].concat(), &[]);
+        assert!(number(&report, "ratios", "calls_last_to_first") > 0.0, "{report:#}");
+        let held = ["killed_1_held_count", "killed_2_held_count"];
+        let report = figures(&[&["death", "--instances", "4"], &steady[..]].concat(), &held);
+        assert!(number(&report, "figures", "killed_2_max_ms") > 0.0, "{report:#}");
+    }
+}
+
 /// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn a_bench_prints_a_table_and_leaves_no_keys_on_external_servers() {

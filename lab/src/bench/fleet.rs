@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use secrecy::ExposeSecret;
 
 use super::process;
@@ -58,6 +58,19 @@ impl Fleet {
 
     fn pids(&self) -> impl Iterator<Item = u32> {
         self.instances.iter().filter_map(Instance::pid)
+    }
+
+    /// Kills the first of them. Returns their ids.
+    ///
+    /// # Errors
+    /// If one of them did not serve.
+    pub(super) async fn kill(&mut self, count: usize) -> anyhow::Result<Vec<String>> {
+        let killed: Vec<Instance> = self.instances.drain(..count).collect();
+        killed.iter().try_for_each(|instance| instance.signal("KILL"))?;
+        for instance in &killed {
+            instance.end(DRAIN_TIMEOUT).await?;
+        }
+        killed.iter().map(|instance| instance.id().context("it has an id")).collect()
     }
 
     /// Asks all to end, and waits for that.

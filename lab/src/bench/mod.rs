@@ -26,6 +26,7 @@ mod put;
 pub mod report;
 mod script_times;
 mod setup;
+mod sharing;
 mod storm;
 mod tasks;
 mod throughput;
@@ -66,6 +67,10 @@ pub enum Bench {
     Put,
     /// Calls to Redis while nothing is due.
     Idle,
+    /// What several instances cost at a steady rate.
+    Fleet,
+    /// Lateness when instances die.
+    Death,
 }
 
 /// The options of a bench. Each bench uses some of them.
@@ -136,6 +141,8 @@ impl Bench {
             Bench::Pending => "pending",
             Bench::Put => "put",
             Bench::Idle => "idle",
+            Bench::Fleet => "fleet",
+            Bench::Death => "death",
         }
     }
 
@@ -177,6 +184,8 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) ->
             Bench::Pending => pending::run(&setup, options, tell).await,
             Bench::Put => put::run(&setup, options, tell).await,
             Bench::Idle => idle::run(&setup, options, tell).await,
+            Bench::Fleet => sharing::fleet(&setup, options, tell).await,
+            Bench::Death => sharing::death(&setup, options, tell).await,
         }
     };
     let measured = tokio::select! {

@@ -10,7 +10,10 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use super::tasks::SHARDS;
 use punctual::clock::{RedisClock, Timestamp};
+use punctual::task::{Lane, Namespace, Shard};
+use punctual::timeline::keys::Keys;
 
 /// How long Redis may take to be reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -113,6 +116,25 @@ impl Probe {
     pub(super) async fn requests(&self) -> RedisResult<f64> {
         let text = self.commands().await?;
         Ok(REQUESTS.iter().filter_map(|command| of_command(&text, command, "calls")).sum())
+    }
+
+    /// The calls of a command so far, including those inside scripts.
+    ///
+    /// # Errors
+    /// If Redis does not answer.
+    pub(super) async fn calls_of(&self, command: &str) -> RedisResult<f64> {
+        Ok(of_command(&self.commands().await?, command, "calls").unwrap_or_default())
+    }
+
+    /// The entries of all claims in a lane, by token.
+    ///
+    /// # Errors
+    /// If Redis does not answer.
+    pub(super) async fn claims(&self, namespace: &Namespace, lane: &Lane) -> RedisResult<Vec<(String, String)>> {
+        let mut pipe = redis::pipe();
+        Shard::all(SHARDS).for_each(|shard| _ = pipe.cmd("HGETALL").arg(Keys::new(namespace, shard).claims(lane)));
+        let claims: Vec<Vec<(String, String)>> = pipe.query_async(&mut self.connection()).await?;
+        Ok(claims.into_iter().flatten().collect())
     }
 
     /// The time in calls of a command so far, including the commands inside scripts; `None` if it does not report that.

@@ -1,5 +1,6 @@
 //! A consumer of the bench: when each message of a destination arrived, on Redis' time.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,10 +91,24 @@ impl Watch {
     /// # Errors
     /// If there is no memory for the figures.
     pub(super) fn between(&self, from: Timestamp, until: Timestamp) -> anyhow::Result<Late> {
+        self.between_but(from, until, &BTreeSet::new())
+    }
+
+    /// The same without the messages with these dues, in ms.
+    ///
+    /// # Errors
+    /// As for [`between`](Watch::between).
+    pub(super) fn between_but(
+        &self,
+        from: Timestamp,
+        until: Timestamp,
+        left_out: &BTreeSet<i64>,
+    ) -> anyhow::Result<Late> {
         let mut late = Late::new()?;
         let seen = self.seen.lock();
         let range = from.as_millis()..until.as_millis();
-        seen.messages.iter().filter(|(due, _)| range.contains(due)).for_each(|(_, micros)| late.add(*micros));
+        let counts = |due: &i64| range.contains(due) && !left_out.contains(due);
+        seen.messages.iter().filter(|(due, _)| counts(due)).for_each(|(_, micros)| late.add(*micros));
         Ok(late)
     }
 }

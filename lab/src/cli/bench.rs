@@ -108,6 +108,31 @@ pub(super) enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
+    /// What several instances ask of Redis at a steady rate, and how late they are
+    Fleet {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        steady: Steady,
+        /// How many instances, in one run each
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,5,20",
+            value_parser = clap::value_parser!(u16).range(1..=100))]
+        instances: Vec<u16>,
+        #[command(flatten)]
+        payload: Payload,
+    },
+    /// How late messages are when one instance is killed, and when two are
+    Death {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        steady: Steady,
+        /// How many instances
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(3..=100))]
+        instances: u16,
+        #[command(flatten)]
+        payload: Payload,
+    },
 }
 
 /// The sink, and where tasks wait.
@@ -126,6 +151,17 @@ pub(super) struct Redis {
     /// Where tasks wait, in a namespace of this bench's own; without it a redis-server started for this alone
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
+}
+
+/// Tasks that are due steadily.
+#[derive(Args, Clone)]
+pub(super) struct Steady {
+    /// How many tasks are due each second
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// For how long
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
 }
 
 /// The payload, and the form of the output.
@@ -202,6 +238,17 @@ impl BenchCommand {
                 let (seconds, lanes, instances) = (*seconds, *lanes, vec![usize::from(*instances)]);
                 options = Options { bench: Bench::Idle, seconds, lanes, instances, ..redis.of(options) };
                 *json
+            }
+            BenchCommand::Fleet { place, steady: Steady { rate, seconds }, instances, payload } => {
+                let (rate, seconds) = (*rate, *seconds);
+                let instances = rising(instances).into_iter().map(usize::from).collect();
+                options = Options { bench: Bench::Fleet, rate, seconds, instances, ..place.of(options)? };
+                payload.of(&mut options)
+            }
+            BenchCommand::Death { place, steady: Steady { rate, seconds }, instances, payload } => {
+                let (rate, seconds, instances) = (*rate, *seconds, vec![usize::from(*instances)]);
+                options = Options { bench: Bench::Death, rate, seconds, instances, ..place.of(options)? };
+                payload.of(&mut options)
             }
         };
         Ok((options, json))
