@@ -64,9 +64,12 @@ impl Producer {
         let deadline = Instant::now() + limit;
         // Asks twice. The first answer comes from a broker of the URL and names the brokers of the cluster. An answer
         // of one of these makes librdkafka request a producer id at once, instead of half a second later.
-        for _ in 0..2 {
+        for is_first in [true, false] {
             tokio::select! {
-                answer = producer.ask(topic.clone(), deadline - Instant::now()) => answer?,
+                answer = producer.ask(topic.clone(), deadline - Instant::now()) => match answer {
+                    Err(away) if is_first => return Err(away),
+                    _ => {}
+                },
                 () = producer.health.lost(FIRST_ANSWER_TIMEOUT) => {
                     return Err(producer.away().unwrap_or_else(|| "the connection was lost".to_owned().into()));
                 }

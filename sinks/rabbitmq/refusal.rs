@@ -63,7 +63,8 @@ impl Refusal {
     /// The cause, if a login was refused.
     pub(super) fn of_log_in(&self) -> Cause {
         match self.code {
-            // User or password; a virtual host that does not exist or is not permitted.
+            530 if self.detail.contains("vhost") && self.detail.contains("not found") => Cause::Refused,
+            // User or password; a virtual host that the user may not use.
             403 | 530 => Cause::LogIn,
             _ => Cause::Refused,
         }
@@ -142,6 +143,8 @@ mod tests {
         {
             assert_eq!(Refusal { code, detail: String::new() }.of_log_in(), expected, "{code}");
         }
+        let no_host = Refusal { code: 530, detail: "NOT_ALLOWED - vhost orders not found".to_owned() };
+        assert_eq!(no_host.of_log_in(), Cause::Refused, "it is not the password that is wrong");
     }
 
     #[test]

@@ -10,13 +10,13 @@ use crate::task::spec::write::ScheduleView;
 #[command(group = clap::ArgGroup::new("when").required(true).args(["in", "at", "every", "cron", "file"]))]
 pub(super) struct ScheduleArguments {
     /// Once, this long from now: 15m, 1h30m
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     r#in: Option<String>,
     /// Once, at this time: 2026-12-24T18:00:00Z
     #[arg(long, value_name = "TIME")]
     pub(super) at: Option<String>,
     /// Repeatedly, at this interval: 30s
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     every: Option<String>,
     /// Repeatedly, by cron; six fields begin with seconds
     #[arg(long, value_name = "EXPRESSION")]

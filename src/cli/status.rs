@@ -17,6 +17,9 @@ use crate::task::duration;
 /// The pause of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Maximum number of lines about other instances.
+const MAX_INSTANCE_LINES: usize = 20;
+
 /// Maximum number of failing destinations that are shown.
 const MAX_FAILING_SHOWN: usize = 10;
 
@@ -59,7 +62,7 @@ struct LaneView {
     overdue: u64,
     in_flight: u64,
     paused: u64,
-    head_ms: Option<i64>,
+    oldest_ms: Option<i64>,
     #[serde(default)]
     published_per_s: f64,
     lateness_ms: Option<LatenessView>,
@@ -92,6 +95,7 @@ struct PauseView {
 struct SinkView {
     breaker: Printable,
     detail: Option<Printable>,
+    unanswered_s: Option<f64>,
     #[serde(default)]
     failing_count: usize,
     #[serde(default)]
@@ -147,12 +151,12 @@ fn table(stats: &StatsView) -> String {
         let counts = format!("{waiting:>9} {overdue:>9} {in_flight:>10} {paused:>7}");
         format!("{lane:<20} {sink:<12} {counts} {per_second:>8} {late:>9}  {oldest}\n")
     };
-    let oldest = "OLDEST WAITS SINCE ITS DUE";
+    let oldest = "OLDEST IS LATE BY";
     text += &row(["LANE", "SINK", "WAITING", "OVERDUE", "IN FLIGHT", "PAUSED", "PER SEC", "LATE P99", oldest]);
     for (name, lane) in &stats.lanes {
         let sink = lane.sink.as_ref().map_or("-", Printable::as_str);
         let numbers = [lane.waiting, lane.overdue, lane.in_flight, lane.paused].map(|number| number.to_string());
-        let oldest = lane.head_ms.map(Timestamp::from_millis).zip(now).map(|(head, now)| now.since(head));
+        let oldest = lane.oldest_ms.map(Timestamp::from_millis).zip(now).map(|(head, now)| now.since(head));
         let oldest = oldest.filter(|late| late.as_secs() > 0);
         let oldest = oldest.map_or("-".to_owned(), |late| duration::format(Duration::from_secs(late.as_secs())));
         let per_second = format!("{:.0}", lane.published_per_s);
@@ -197,22 +201,24 @@ impl Display for PauseView {
 }
 
 impl StatsView {
-    /// A line for each other instance that has another version, or finds a sink unavailable.
+    /// Lines for other instances that have another version, or find a sink unavailable.
     fn instance_troubles(&self) -> String {
-        let mut text = String::new();
+        let (mut text, mut lines) = (String::new(), Vec::new());
         for InstanceView { id, version, unavailable_sinks } in
             self.instances.iter().filter(|one| one.id != self.instance)
         {
-            // Older versions do not send theirs.
-            if *version != self.version {
-                text += &format!(
-                    "instance {id}: its version is {}\n",
-                    if version.as_str().is_empty() { "older" } else { version.as_str() }
-                );
+            match version.as_str() {
+                version if version == self.version.as_str() => {}
+                "" => lines.push(format!("instance {id}: its version is unknown\n")),
+                version => lines.push(format!("instance {id}: its version is {version}\n")),
             }
             for sink in unavailable_sinks {
-                text += &format!("instance {id}: sink {sink}: unavailable\n");
+                lines.push(format!("instance {id}: sink {sink}: unavailable\n"));
             }
+        }
+        text.extend(lines.iter().take(MAX_INSTANCE_LINES).map(String::as_str));
+        if lines.len() > MAX_INSTANCE_LINES {
+            text += &format!("{} more lines about other instances\n", lines.len() - MAX_INSTANCE_LINES);
         }
         text
     }
@@ -227,6 +233,9 @@ impl StatsView {
         for (name, sink) in self.sinks.iter().filter(|(name, _)| only.is_none_or(|only| only == name.as_str())) {
             if let ("open", Some(detail)) = (sink.breaker.as_str(), &sink.detail) {
                 text += &format!("sink {name}: unavailable: {detail}\n");
+            }
+            if let Some(seconds) = sink.unanswered_s {
+                text += &format!("sink {name}: it has answered none of the messages under way for {seconds:.0} s\n");
             }
             for failing in sink.failing.iter().take(MAX_FAILING_SHOWN) {
                 let FailingView { destination, status, since, waiting, detail } = failing;

@@ -127,6 +127,10 @@ pub(super) struct SinkContext {
     pub(super) metrics: SinkMetrics,
     /// When the sink last answered a message.
     pub(super) answered: Mutex<Option<Instant>>,
+    /// Each publish under way holds a clone.
+    pub(super) under_way: Arc<()>,
+    /// When the publishes under way began, or the sink last answered one of them.
+    pub(super) unanswered_since: Mutex<Option<Instant>>,
 }
 
 impl Context {
@@ -178,10 +182,26 @@ impl LaneContext {
 impl SinkContext {
     /// Notes that the sink answered a message.
     pub(super) fn answered(&self) {
-        *self.answered.lock() = Some(Instant::now());
+        let now = Some(Instant::now());
+        (*self.answered.lock(), *self.unanswered_since.lock()) = (now, now);
         if self.breaker.answered() {
             info!(sink = self.name, "the sink answers again");
         }
+    }
+
+    /// Begins a publish, which ends when the result is dropped.
+    pub(super) fn begin_publish(&self, now: Instant) -> Arc<()> {
+        let mut since = self.unanswered_since.lock();
+        if Arc::strong_count(&self.under_way) == 1 {
+            *since = Some(now);
+        }
+        Arc::clone(&self.under_way)
+    }
+
+    /// How long messages have been under way without an answer to any of them.
+    pub(super) fn unanswered_for(&self) -> Option<Duration> {
+        let since = (*self.unanswered_since.lock()).filter(|_| Arc::strong_count(&self.under_way) > 1);
+        since.map(|since| since.elapsed())
     }
 
     /// Logs that a destination, of which the log says that it fails, accepts messages again.

@@ -257,6 +257,7 @@ impl Engine {
             settled = tokio::time::timeout(LAST_WRITE_TIMEOUT, context.holders.wait()).await.is_ok();
         }
         context.lanes.values().for_each(|lane| lane.log_counted(true));
+        instances::send_last_beat(context).await;
         context.closed.cancel();
         for sink in context.sinks.values() {
             if let Err(error) = sink.sink.close(LAST_WRITE_TIMEOUT).await {
@@ -314,6 +315,8 @@ fn sink_context(
         duplicate_log: Throttle::default(),
         metrics,
         answered: Mutex::new(None),
+        under_way: Arc::default(),
+        unanswered_since: Mutex::default(),
     })
 }
 

@@ -22,6 +22,12 @@ const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
 /// Timeout of the probe after a batch without an answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A sink that answers none of the messages under way for this long is logged.
+pub(super) const SILENCE: Duration = Duration::from_secs(2);
+
+/// How often a sink is looked at for that.
+const SILENCE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
 /// Probes a sink while its breaker is open, and when the breaker asks for it. Ends with the engine.
 pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
     let probing = async {
@@ -30,6 +36,7 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
         // Whether the log already says that the sink answers probes, since it became unavailable.
         let mut logged = false;
         let mut outage = None;
+        let silences = Throttle::default();
         loop {
             let state = changes.borrow_and_update().clone();
             match state {
@@ -46,6 +53,7 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
                     tokio::select! {
                         changed = changes.changed() => if changed.is_err() { return },
                         () = sink.breaker.suspicion.notified() => examine(&sink).await,
+                        () = tokio::time::sleep(SILENCE_CHECK_INTERVAL) => report_silence(&sink, &silences),
                     }
                 }
             }
@@ -123,6 +131,15 @@ async fn probe(sink: &SinkContext, detail: &str, failures: u32, logged: bool) ->
     let answers = result.is_ok();
     sink.breaker.probed(result);
     answers
+}
+
+/// Logs that the sink is silent, once a minute. Only after `answer_timeout` the messages count as unanswered.
+fn report_silence(sink: &SinkContext, log: &Throttle) {
+    let silent = sink.unanswered_for().filter(|silent| *silent >= SILENCE);
+    if let Some(silent) = silent.filter(|_| log.passes(LOG_PAUSE)) {
+        let (unanswered_s, answer_timeout) = (silent.as_secs(), sink.sink.answer_timeout());
+        warn!(sink = sink.name, unanswered_s, ?answer_timeout, "the sink answers none of the messages under way");
+    }
 }
 
 /// Probes a sink after a whole batch without an answer.

@@ -1,6 +1,7 @@
 //! The state of an engine at one moment, for stats, readiness and health.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,6 +12,7 @@ use crate::engine::breaker::BreakerState;
 use crate::engine::context::{Context, SinkContext};
 use crate::engine::destinations::FailingDestination;
 use crate::engine::instances::{InstanceState, PublishRate, own_state};
+use crate::engine::prober::SILENCE;
 use crate::task::Lane;
 use crate::timeline::{LanePause, Link};
 
@@ -42,7 +44,7 @@ pub struct EngineState {
     /// Number of dead occurrences.
     pub dead: u64,
     /// The instances on this timeline: this one, then the others by id.
-    pub instances: Vec<InstanceState>,
+    pub instances: Vec<Arc<InstanceState>>,
     /// The loop whose last step is the longest ago, and its age.
     pub slowest_loop: Option<(String, Duration)>,
 }
@@ -56,6 +58,8 @@ pub struct LaneState {
     pub sink: Option<String>,
     /// The earliest due that waits, over all shards.
     pub head: Option<Timestamp>,
+    /// The earliest due that waits or is in flight.
+    pub oldest: Option<Timestamp>,
     /// Number of waiting occurrences.
     pub waiting: u64,
     /// Number of waiting occurrences that were due 1 s ago or earlier.
@@ -92,6 +96,8 @@ pub struct SinkState {
     pub breaker: BreakerState,
     /// Number of destinations at which messages fail.
     pub failing_count: usize,
+    /// How long it has answered none of the messages under way, from 2 s on.
+    pub unanswered_for: Option<Duration>,
     /// The first of them, the worst first, each with the number of occurrences in flight that wait for it here.
     pub failing: Vec<(FailingDestination, u64)>,
 }
@@ -111,7 +117,18 @@ impl LaneState {
     pub fn new(lane: Lane) -> LaneState {
         let (waiting, overdue, in_flight, paused) = (0, 0, 0, 0);
         let published = PublishRate::default();
-        LaneState { lane, sink: None, head: None, waiting, overdue, in_flight, paused, pause: None, published }
+        LaneState {
+            lane,
+            sink: None,
+            head: None,
+            oldest: None,
+            waiting,
+            overdue,
+            in_flight,
+            paused,
+            pause: None,
+            published,
+        }
     }
 }
 
@@ -119,7 +136,8 @@ impl SinkState {
     /// A sink at which no destination fails.
     #[must_use]
     pub fn new(name: &str, kind: &'static str, breaker: BreakerState) -> SinkState {
-        SinkState { name: name.to_owned(), kind, breaker, failing_count: 0, failing: Vec::new() }
+        let (name, failing) = (name.to_owned(), Vec::new());
+        SinkState { name, kind, breaker, failing_count: 0, unanswered_for: None, failing }
     }
 }
 
@@ -127,17 +145,31 @@ impl SinkState {
 pub(super) fn look(context: &Context) -> EngineState {
     let sinks = context.sinks.values().map(|sink| {
         let (failing_count, failing) = failing(sink);
-        SinkState { failing_count, failing, ..SinkState::new(&sink.name, sink.sink.kind(), sink.breaker.state()) }
+        let unanswered_for = sink.unanswered_for().filter(|silent| *silent >= SILENCE);
+        SinkState {
+            failing_count,
+            failing,
+            unanswered_for,
+            ..SinkState::new(&sink.name, sink.sink.kind(), sink.breaker.state())
+        }
     });
     let link = context.timeline.link().borrow().clone();
+    let mut lanes: Vec<LaneState> = lanes(context).into_values().collect();
+    let mut instances = vec![Arc::new(own_state(context))];
+    let rates = {
+        let view = context.view.lock();
+        instances.extend(view.others().cloned());
+        view.rates(Instant::now())
+    };
+    lanes.iter_mut().for_each(|lane| lane.published = rates.get(&lane.lane).copied().unwrap_or_default());
     EngineState {
         as_of: if matches!(link, Link::Down(_)) { last_glance(context) } else { None },
         link,
         lost: lost(context),
-        lanes: lanes(context).into_values().collect(),
+        lanes,
         sinks: sinks.collect(),
         dead: context.shards.iter().map(|shard| shard.glance.lock().1.dead).sum(),
-        instances: std::iter::once(own_state(context)).chain(context.view.lock().others().cloned()).collect(),
+        instances,
         slowest_loop: context.pulses.slowest(),
     }
 }
@@ -254,14 +286,13 @@ fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {
             entry.overdue += seen.overdue;
             entry.paused += seen.paused;
             entry.head = entry.head.into_iter().chain(seen.head).min();
+            entry.oldest = entry.oldest.into_iter().chain(seen.head).chain(seen.held).min();
             if let Some(pause) = &seen.pause {
                 add_pause(&mut entry.pause, pause);
             }
         }
     }
-    let (view, now) = (context.view.lock(), Instant::now());
     for (lane, state) in &mut lanes {
-        state.published = view.rate(lane, now);
         if let Some(paused) = &mut state.pause {
             paused.everywhere = seen_in.get(lane) == Some(&paused.shards);
         }

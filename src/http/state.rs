@@ -85,9 +85,11 @@ struct LaneView {
     #[schema(format = DateTime)]
     head: Option<String>,
     head_ms: Option<i64>,
+    /// The earliest due that waits or is in flight.
+    oldest_ms: Option<i64>,
     /// Messages that a broker took, per second, of all instances in the last 10 s.
     published_per_s: f64,
-    /// How late these messages were; missing if there were none.
+    /// How late these messages were; missing if there were none. More than 10 minutes are shown as 10 minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     lateness_ms: Option<LatenessView>,
@@ -131,6 +133,10 @@ struct SinkView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     detail: Option<String>,
+    /// Seconds for which the sink has answered none of the messages under way on this instance; missing below 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    unanswered_s: Option<f64>,
     /// Number of destinations at which messages fail, as this instance sees it; missing if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -202,7 +208,7 @@ struct HealthView {
     responses((status = 200, body = StatsView, description = "Lanes, sinks and the timeline.",
         example = json!({"instance": "4f1c2ab90d3e", "version": "0.1.0", "now": "2026-11-21T12:00:00.000Z", "timeline": {"status": "up"},
             "lanes": {"default": {"sink": "orders", "waiting": 3, "overdue": 0, "in_flight": 0, "paused": 0, "head": "2026-11-21T12:15:00.000Z",
-                "head_ms": 1_795_263_300_000_i64, "published_per_s": 41.5, "lateness_ms": {"p50": 0.7, "p99": 2.4}}},
+                "head_ms": 1_795_263_300_000_i64, "oldest_ms": 1_795_263_300_000_i64, "published_per_s": 41.5, "lateness_ms": {"p50": 0.7, "p99": 2.4}}},
             "sinks": {"orders": {"kind": "kafka", "breaker": "closed"}},
             "instances": [{"id": "4f1c2ab90d3e", "version": "0.1.0", "lanes": ["default"], "unavailable_sinks": []}], "dead": 0}))),
 )]
@@ -223,7 +229,7 @@ pub(super) async fn stats(State(api): State<Arc<Api>>, Extension(caller): Extens
         timeline: if caller.is_limited() { timeline.without_detail() } else { timeline },
         lanes: state.lanes.into_iter().map(|state| lane(state, &caller)).collect(),
         sinks: state.sinks.iter().map(sink).collect(),
-        instances: (!caller.is_limited()).then(|| state.instances.into_iter().map(instance).collect()),
+        instances: (!caller.is_limited()).then(|| state.instances.iter().map(|one| instance(one)).collect()),
         dead: (!caller.is_limited()).then_some(state.dead),
     };
     Json(view).into_response()
@@ -337,6 +343,7 @@ fn lane(state: LaneState, caller: &Caller) -> (String, LaneView) {
         paused: state.paused,
         head: state.head.map(|head| head.to_string()),
         head_ms: state.head.map(Timestamp::as_millis),
+        oldest_ms: state.oldest.map(Timestamp::as_millis),
         published_per_s: rounded(per_second),
         lateness_ms: lateness.map(|(p50, p99)| LatenessView { p50: millis(p50), p99: millis(p99) }),
         pause: state.pause.map(|paused| LanePauseView::of(paused, caller)),
@@ -344,8 +351,8 @@ fn lane(state: LaneState, caller: &Caller) -> (String, LaneView) {
     (state.lane.to_string(), view)
 }
 
-fn instance(state: InstanceState) -> InstanceView {
-    let InstanceState { id, version, lanes, unavailable_sinks } = state;
+fn instance(state: &InstanceState) -> InstanceView {
+    let InstanceState { id, version, lanes, unavailable_sinks } = state.clone();
     InstanceView { id, version, lanes: lanes.iter().map(ToString::to_string).collect(), unavailable_sinks }
 }
 
@@ -377,6 +384,7 @@ fn sink_view(sink: &SinkState, now: Timestamp, is_limited: bool) -> SinkView {
         kind: sink.kind,
         breaker,
         detail: detail.filter(|_| !is_limited),
+        unanswered_s: sink.unanswered_for.map(|silent| rounded(silent.as_secs_f64())),
         failing_count: Some(sink.failing_count).filter(|count| *count > 0),
         failing: if is_limited { Vec::new() } else { sink.failing.iter().map(failing).collect() },
     }

@@ -8,7 +8,7 @@ use prometheus_client::metrics::histogram::Histogram;
 /// <= 3 ms, and end at 10 minutes because an unavailable sink makes its tasks that late.
 pub const LATENESS_BUCKETS: [f64; 22] = [
     0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0,
-    30.0, 60.0, 300.0, 600.0,
+    60.0, 120.0, 300.0, 600.0,
 ];
 
 /// Upper bounds of the buckets for timeline calls, in seconds.

@@ -52,6 +52,9 @@ pub const MAX_PUT_BYTES: usize = 1 << 20;
 /// A claim stops taking occurrences once their records reach this many bytes. It takes the first one whatever its size.
 pub const MAX_CLAIM_BYTES: usize = 4 << 20;
 
+/// The largest beat that is sent or accepted.
+pub const MAX_BEAT_BYTES: usize = 4096;
+
 /// Stores tasks until they are due. Every verb is one atomic step.
 ///
 /// # Contract
@@ -78,7 +81,7 @@ pub trait Timeline: Send + Sync + 'static {
     /// never sent without a reason.
     fn wakes(&self) -> broadcast::Receiver<Wake>;
 
-    /// Sends a beat to all instances on this timeline, also to this one. It may be lost.
+    /// Sends a beat to all instances on this timeline, also to this one. It may be lost. It has at most [`MAX_BEAT_BYTES`].
     async fn send_beat(&self, beat: String) -> Result<(), TimelineError>;
 
     /// The beats of all instances.

@@ -1,6 +1,7 @@
 //! Stats, health and readiness.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use punctual::clock::Timestamp;
@@ -14,6 +15,7 @@ fn lane(name: &str, sink: Option<&str>) -> LaneState {
     LaneState {
         sink: sink.map(str::to_owned),
         head: sink.map(|_| Timestamp::from_millis(NOON + 1)),
+        oldest: sink.map(|_| Timestamp::from_millis(NOON - 60_000)),
         waiting: 3,
         overdue: 1,
         in_flight: 2,
@@ -35,18 +37,18 @@ async fn stats_show_lanes_sinks_and_the_timeline() {
         state.sinks =
             vec![SinkState::new("orders", "nats", open), SinkState::new("out", "stdout", BreakerState::Closed)];
         state.dead = 7;
-        state.instances = vec![InstanceState {
+        state.instances = vec![Arc::new(InstanceState {
             id: "i0".into(),
             version: "0.1.0".into(),
             lanes: BTreeSet::from(["default".parse().unwrap()]),
             unavailable_sinks: vec!["orders".into()],
-        }];
+        })];
     }
     let stats = stage.get("/v1/stats").await.json();
     assert_eq!(stats["instance"], "i0");
     assert_eq!(stats["timeline"], json!({"status": "up"}));
     let expected = json!({"sink": "orders", "waiting": 3, "overdue": 1, "in_flight": 2, "paused": 0,
-        "head": "2026-11-21T12:00:00.001Z", "head_ms": NOON + 1, "published_per_s": 12.3,
+        "head": "2026-11-21T12:00:00.001Z", "head_ms": NOON + 1, "oldest_ms": NOON - 60_000, "published_per_s": 12.3,
         "lateness_ms": {"p50": 1.0, "p99": 2.4}});
     assert_eq!(stats["lanes"]["default"], expected);
     assert_eq!((&stats["lanes"]["old"]["sink"], stats["lanes"]["old"].get("lateness_ms")), (&json!(null), None));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::task::answers;
+use super::task::fake_server;
 use super::{run, serve, url};
 
 #[test]
@@ -35,9 +35,9 @@ fn the_status_says_what_is_wrong() {
         "instance": "i0", "version": "0", "now": "2026-11-21T12:01:05.000Z", "as_of": "2026-11-21T12:00:00.000Z", "dead": 3,
         "timeline": {"status": "down", "detail": "connection \u{1b}[2Jrefused", "lost": "2026-11-21T11:00:00.000Z"},
         "lanes": {
-            "default": {"sink": "orders", "waiting": 7, "overdue": 2, "in_flight": 1, "paused": 0, "head": null, "head_ms": 1_795_262_400_000_i64,
+            "default": {"sink": "orders", "waiting": 7, "overdue": 2, "in_flight": 1, "paused": 0, "head": null, "oldest_ms": 1_795_262_400_000_i64,
                 "published_per_s": 41.6, "lateness_ms": {"p50": 0.7, "p99": 2.4}},
-            "old": {"sink": null, "waiting": 4, "overdue": 0, "in_flight": 0, "paused": 0, "head": null, "head_ms": null},
+            "old": {"sink": null, "waiting": 4, "overdue": 0, "in_flight": 0, "paused": 0, "head": null, "oldest_ms": null},
         },
         "instances": [
             {"id": "i0", "version": "0", "lanes": ["default"], "unavailable_sinks": ["mail"]},
@@ -46,22 +46,24 @@ fn the_status_says_what_is_wrong() {
         ],
         "sinks": {
             "mail": {"kind": "nats", "breaker": "open", "detail": "login refused"},
+            "news": {"kind": "nats", "breaker": "closed", "unanswered_s": 3.2},
             "orders": {"kind": "kafka", "breaker": "closed", "failing_count": 12, "failing": [{"destination": "orders.cancel",
                 "status": "refusing", "since": "2026-11-21T12:00:53.000Z", "waiting": 5, "detail": "the queue is full"}]},
         },
     });
-    let place = answers("200 OK", stats.to_string().as_bytes());
-    let shown = run(&["status", "--url", &place]);
+    let url = fake_server("200 OK", stats.to_string().as_bytes());
+    let shown = run(&["status", "--url", &url]);
     assert_eq!(shown.code, Some(0), "{}", shown.err);
     for line in [
         "redis down   instance i0 0 and 2 more   dead 3 (punctual dead list)",
         "instance i1: its version is 1",
         "instance i1: sink mail: unavailable",
-        "instance i2: its version is older",
+        "instance i2: its version is unknown",
         "the numbers are as of 2026-11-21T12:00:00.000Z",
         "the timeline was lost at 2026-11-21T11:00:00.000Z: all tasks that waited then are gone",
         "lane old: this instance does not serve it, 4 tasks wait",
         "sink mail: unavailable: login refused",
+        "sink news: it has answered none of the messages under way for 3 s",
         "sink orders: orders.cancel refusing since 2026-11-21T12:00:53.000Z, 5 in flight: the queue is full",
         "sink orders: 11 more destinations fail",
     ] {
@@ -69,7 +71,7 @@ fn the_status_says_what_is_wrong() {
     }
     assert!(shown.out.lines().any(|line| line.starts_with("default") && line.ends_with("  1m5s")), "{}", shown.out);
     assert!(!shown.out.contains('\u{1b}'));
-    let wrong = run(&["status", "--url", &answers("200 OK", b"<html>")]);
+    let wrong = run(&["status", "--url", &fake_server("200 OK", b"<html>")]);
     assert_eq!((wrong.code, wrong.out.as_str()), (Some(1), ""));
 }
 

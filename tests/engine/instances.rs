@@ -7,6 +7,7 @@ use punctual::engine::InstanceState;
 use punctual_sinks::memory::Answer;
 
 use super::*;
+use crate::support::log::Log;
 
 const SHARDS: u16 = 16;
 
@@ -21,7 +22,7 @@ async fn start(count: usize) -> (Bed, Vec<(Engine, Arc<Metrics>)>) {
         bed.metrics = Arc::new(Metrics::new("0", &config.instance));
         engines.push((bed.another(config), Arc::clone(&bed.metrics)));
     }
-    // A worse rank applies after a second.
+    // An instance gives up a shard only a second after it heard of a better one.
     bed.pass(seconds(3)).await;
     (bed, engines)
 }
@@ -49,7 +50,7 @@ fn later_than(bound: &str, engines: &[(Engine, Arc<Metrics>)]) -> u64 {
         let value = |bound: &str| {
             let name = format!("punctual_lateness_seconds_bucket{{le=\"{bound}\",lane=\"default\"}} ");
             let line = text.lines().find_map(|line| line.strip_prefix(&name));
-            line.map_or(0, |value| value.parse::<u64>().unwrap())
+            line.expect("the lane has a histogram").parse::<u64>().unwrap()
         };
         value("+Inf") - value(bound)
     };
@@ -85,7 +86,7 @@ async fn each_shard_is_claimed_by_one_instance() {
     bed.pass(seconds(8)).await;
     let keys = bed.keys();
     assert_eq!((keys.len(), published_twice(&keys)), (tasks, 0));
-    // The deputies look behind the owners, nobody else does.
+    // After the owner only the deputy asks, and finds nothing.
     let (empty, took) = (empty_claims(&engines) - before.0, claims(&engines).iter().sum::<u64>() - before.1);
     assert!(empty <= 2 * took, "{empty} claims found nothing, {took} took something");
     assert!(claims(&engines).iter().all(|claims| *claims > took / 8), "{:?}", claims(&engines));
@@ -93,6 +94,7 @@ async fn each_shard_is_claimed_by_one_instance() {
 
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_dies_is_replaced_by_its_deputies() {
+    let (log, _guard) = Log::begin();
     let (bed, mut engines) = start(5).await;
     let tasks = put_steadily(&bed, "a", seconds(1), 6000).await;
     bed.pass(millis(2500)).await;
@@ -103,6 +105,9 @@ async fn an_instance_that_dies_is_replaced_by_its_deputies() {
     let keys = bed.keys();
     assert_eq!((keys.len(), published_twice(&keys)), (tasks, 0));
     assert_eq!(later_than("0.05", &engines), 0, "nothing was later than 50 ms");
+    let named =
+        log.text().lines().filter(|line| line.contains("instances are silent") && line.contains("\"i1\"")).count();
+    assert_eq!(named, engines.len(), "each of the others names it once: {}", log.text());
 }
 
 /// For some shards these two are owner and deputy.
@@ -123,11 +128,13 @@ async fn if_owner_and_deputy_die_together_the_others_take_over_in_little_more_th
 
 #[tokio::test(start_paused = true)]
 async fn instances_that_hear_no_beats_claim_everything_in_time() {
+    let (log, _guard) = Log::begin();
     let (bed, engines) = start(4).await;
     bed.timeline.lose_beats(true);
     let tasks = put_steadily(&bed, "a", seconds(1), 10_000).await;
     bed.pass(seconds(12)).await;
     assert_eq!(owned(&engines), [i64::from(SHARDS); 4], "each of them owns every shard");
+    assert!(!log.text().contains("silent"), "none of them hears itself: {}", log.text());
     let keys = bed.keys();
     assert_eq!((keys.len(), published_twice(&keys), later_than("0.05", &engines)), (tasks, 0, 0));
     bed.timeline.lose_beats(false);
@@ -169,10 +176,11 @@ async fn every_instance_shows_the_others_and_what_all_published() {
         let (lane, ids) = (&state.lanes[0], state.instances.iter().map(|instance| instance.id.as_str()));
         assert_eq!(ids.clone().next(), Some(&*format!("i{number}")), "itself first");
         assert_eq!(ids.collect::<BTreeSet<_>>(), BTreeSet::from(["i0", "i1", "i2"]));
-        let serves = |instance: &InstanceState| instance.lanes.contains(&lane.lane) && !instance.version.is_empty();
+        let serves =
+            |instance: &Arc<InstanceState>| instance.lanes.contains(&lane.lane) && !instance.version.is_empty();
         assert!(state.instances.iter().all(serves), "{:?}", state.instances);
         let rate = lane.published;
-        assert!((900.0..1100.0).contains(&rate.per_second), "{rate:?}");
+        assert!((950.0..1050.0).contains(&rate.per_second), "{rate:?}");
         let (p50, p99) = rate.lateness.expect("messages were published");
         assert!(p50 <= p99 && p99 <= millis(50), "{rate:?}");
     }
@@ -183,13 +191,16 @@ async fn every_instance_shows_the_others_and_what_all_published() {
 
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_stops_leaves_its_shards_to_others_at_once() {
+    let (log, _guard) = Log::begin();
     let (bed, mut engines) = start(2).await;
     assert_eq!(owned(&engines), [8, 8]);
-    // Between two looks: the stop is over before the next one.
+    // The stop is over before the next beat, so only a last one can tell.
     bed.pass(millis(50)).await;
     let (stopped, _) = engines.remove(0);
     assert!(stopped.shutdown(seconds(5)).await);
     bed.pass(millis(300)).await;
     assert_eq!(owned(&engines), [16], "its last beat names no lane");
+    bed.pass(seconds(5)).await;
+    assert!(!log.text().contains("silent"), "it stopped in order: {}", log.text());
     drop(bed);
 }

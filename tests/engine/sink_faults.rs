@@ -1,7 +1,7 @@
 //! A sink, or one of its destinations, fails.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use punctual::engine::BreakerState;
 use punctual_sinks::memory::Answer;
@@ -234,6 +234,37 @@ async fn deaths_and_their_cause_are_logged_in_a_few_lines_with_counts() {
         })
         .sum();
     assert_eq!((counted, bed.dead().len()), (2000, 2000), "{deaths:?}");
+}
+
+/// Before `answer_timeout` nobody knows whether a broker hangs or is slow, but an operator must see why nothing comes.
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_hangs_is_logged_and_shown_within_3_s() {
+    let (log, _guard) = Log::begin();
+    let mut bed = Bed::start();
+    bed.engine = None;
+    bed.sink = MemorySink::new(100, seconds(10));
+    let mut config = EngineConfig::new("i1");
+    config.lease = seconds(25);
+    bed.engine = Some(bed.another(config));
+    let hangs = Arc::new(AtomicBool::new(false));
+    let decides = Arc::clone(&hangs);
+    bed.sink.answer_by(move |_| if decides.load(Ordering::Relaxed) { Answer::Hang } else { Answer::Accept });
+    let silences = || log.text().matches("the sink answers none of the messages under way").count();
+    let shown = |bed: &Bed| bed.engine().state().sinks.iter().find_map(|sink| sink.unanswered_for);
+    bed.put([("well", after(millis(10)))]).await;
+    bed.pass(seconds(5)).await;
+    assert_eq!((silences(), shown(&bed)), (0, None), "it answers all");
+    hangs.store(true, Ordering::Relaxed);
+    bed.put([("stuck", after(millis(10)))]).await;
+    bed.pass(millis(1900)).await;
+    assert_eq!((silences(), shown(&bed)), (0, None));
+    bed.pass(millis(1000)).await;
+    assert!(silences() == 1 && shown(&bed) > Some(seconds(2)), "{} {:?}", log.text(), shown(&bed));
+    bed.pass(seconds(6)).await;
+    assert_eq!(silences(), 1, "once a minute");
+    hangs.store(false, Ordering::Relaxed);
+    bed.pass(seconds(20)).await;
+    assert_eq!((bed.keys().len(), shown(&bed)), (2, None), "{}", log.text());
 }
 
 /// An operator who looks at the end of the log sees that the outage lasts, and how late its tasks are.

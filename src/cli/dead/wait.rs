@@ -73,6 +73,10 @@ pub(super) async fn died_since(
         0 => format!("none died again within {waited}"),
         _ => format!("{total} died again within {waited}:{}", causes.collect::<String>()),
     };
-    let failing = if failing.is_empty() { failing } else { format!("\nmessages still wait for an answer:{failing}") };
-    Err(Failure::failed(anyhow!("{died}{failing}")))
+    let failing = if failing.is_empty() { failing } else { format!("messages still wait for an answer:{failing}") };
+    Err(Failure::failed(match (total, failing.as_str()) {
+        (0, _) => anyhow!("{failing}\n{died}"),
+        (_, "") => anyhow!("{died}"),
+        _ => anyhow!("{died}\n{failing}"),
+    }))
 }

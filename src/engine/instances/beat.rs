@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::InstanceState;
 use super::recent::{OutcomeCounter, OutcomeCounts};
 use crate::task::Lane;
+use crate::timeline::MAX_BEAT_BYTES;
 
-/// The largest beat that is sent. Lanes that do not fit are left to others, which is right for them and costs this instance
-/// only its place.
-const MAX_BEAT_BYTES: usize = 4096;
-
-/// Lanes take at most so much of a beat, so that there is space for its report.
+/// The names of lanes take at most so much of a beat. Lanes that do not fit are left to others, which is right for them and
+/// costs this instance only its place.
 const MAX_LANE_BYTES: usize = 2048;
+
+/// The names of unavailable sinks take at most so much of a beat.
+const MAX_SINK_BYTES: usize = 512;
 
 /// A beat. As text: the id of the instance, a space, its lanes, separated by commas, a space, and its report in JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +30,7 @@ pub(super) struct Beat {
 #[serde(default)]
 pub(super) struct BeatReport {
     pub(super) version: String,
-    /// The sinks whose breaker is open.
+    /// The sinks whose breaker is open, as many as fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unavailable_sinks: Vec<String>,
     /// The outcomes since the last beat that had those of the lane.
@@ -37,31 +39,39 @@ pub(super) struct BeatReport {
 }
 
 impl Beat {
-    /// Adds the outcomes that were counted since the last beat, as many as fit. `last` is the last lane whose outcomes were
-    /// sent: the lanes after it come first, so that with many lanes each has its turn.
-    pub(super) fn take_outcomes<'a>(
-        &mut self,
-        counters: impl Iterator<Item = (&'a Lane, &'a OutcomeCounter)>,
-        last: &mut Option<Lane>,
-    ) {
+    /// The beat of an instance that has published nothing.
+    pub(super) fn new(state: &InstanceState) -> Beat {
+        let mut bytes = 0;
+        let fits = |sink: &&String| {
+            bytes += sink.len() + 3;
+            bytes <= MAX_SINK_BYTES
+        };
+        let unavailable_sinks = state.unavailable_sinks.iter().take_while(fits).cloned().collect();
+        let report = BeatReport { version: state.version.clone(), unavailable_sinks, outcomes: BTreeMap::new() };
+        Beat { instance: state.id.clone(), lanes: state.lanes.clone(), report }
+    }
+
+    /// Adds the outcomes that were counted since the last beat, as many as fit. Returns whether these are all.
+    pub(super) fn take_outcomes<'a>(&mut self, counters: impl Iterator<Item = (&'a Lane, &'a OutcomeCounter)>) -> bool {
         let mut bytes = self.pack().len() + r#","outcomes":{}"#.len();
-        let mut all: Vec<_> = counters.collect();
-        let next = all.iter().position(|(lane, _)| last.as_ref().is_some_and(|last| *lane > last));
-        all.rotate_left(next.unwrap_or(0));
-        for (lane, counter) in all {
+        let mut counters: Vec<_> = counters.collect();
+        // If they do not fit for long, no lane is always the last.
+        let first = if counters.is_empty() { 0 } else { rand::random_range(0..counters.len()) };
+        counters.rotate_left(first);
+        for (lane, counter) in counters {
             let counts = counter.take();
             if counts.is_empty() {
                 continue;
             }
-            let size = serde_json::to_string(&counts).map_or(0, |text| text.len());
             // Quotes, colon and comma.
-            bytes += size + lane.as_str().len() + 4;
+            bytes += serde_json::to_string(&counts).map_or(0, |text| text.len()) + lane.as_str().len() + 4;
             if bytes > MAX_BEAT_BYTES {
-                return counter.put_back(&counts);
+                counter.put_back(&counts);
+                return false;
             }
             self.report.outcomes.insert(lane.clone(), counts);
-            *last = Some(lane.clone());
         }
+        true
     }
 
     pub(super) fn pack(&self) -> String {
@@ -73,20 +83,20 @@ impl Beat {
             text.push_str(if number > 0 { "," } else { "" });
             text.push_str(lane.as_str());
         }
-        match serde_json::to_string(&self.report) {
-            Ok(report) if text.len() + 1 + report.len() <= MAX_BEAT_BYTES => text + " " + &report,
-            _ => text,
-        }
+        let report = serde_json::to_string(&self.report).unwrap_or_default();
+        text + " " + &report
     }
 
     /// `None` if the text is no beat. A report that cannot be read, such as that of another version, counts as empty.
     pub(super) fn unpack(text: &str) -> Option<Beat> {
+        if text.len() > MAX_BEAT_BYTES {
+            return None;
+        }
         let mut parts = text.splitn(3, ' ');
-        let (instance, lanes) = (parts.next()?, parts.next()?);
+        let (instance, lanes) = (parts.next().filter(|instance| !instance.is_empty())?, parts.next()?);
         let lanes = lanes.split(',').filter(|lane| !lane.is_empty()).map(|lane| lane.parse().ok());
         let report = parts.next().and_then(|report| serde_json::from_str(report).ok()).unwrap_or_default();
-        let is_beat = !instance.is_empty() && text.len() <= MAX_BEAT_BYTES;
-        Some(Beat { instance: instance.to_owned(), lanes: lanes.collect::<Option<_>>()?, report }).filter(|_| is_beat)
+        Some(Beat { instance: instance.to_owned(), lanes: lanes.collect::<Option<_>>()?, report })
     }
 }
 
@@ -110,12 +120,12 @@ mod tests {
         let mut full = beat(&["a"]);
         let (lane, counter) = ("a".parse().unwrap(), OutcomeCounter::default());
         full.report.unavailable_sinks.push("orders".into());
-        full.take_outcomes([(&lane, &counter)].into_iter(), &mut None);
-        assert!(full.report.outcomes.is_empty());
+        assert!(full.take_outcomes([(&lane, &counter)].into_iter()) && full.report.outcomes.is_empty());
         counter.accepted(Duration::from_millis(3));
         counter.retry();
-        full.take_outcomes([(&lane, &counter)].into_iter(), &mut None);
+        assert!(full.take_outcomes([(&lane, &counter)].into_iter()));
         assert!(counter.take().is_empty() && full.report.outcomes[&lane].retry == 1);
+        assert!(full.pack().ends_with(r#""outcomes":{"a":{"accepted":1,"retry":1,"lateness":[0,0,0,0,1]}}}"#));
         assert_eq!(Beat::unpack(&full.pack()), Some(full));
         let unknown = Beat { report: BeatReport::default(), ..beat(&["a", "b"]) };
         for report in ["", " of a later version", " {\"version\": 3}", " {\"outcomes\":{\"B?\":{}}}"] {
@@ -127,31 +137,33 @@ mod tests {
         assert_eq!(Beat::unpack(&format!("i.1 {}", "a,".repeat(3000))), None);
     }
 
+    /// The most lanes, and the most sinks that are unavailable.
     #[test]
-    fn a_beat_is_at_most_4_kib_and_outcomes_that_do_not_fit_are_sent_later() {
+    fn a_beat_has_at_most_4_kib_and_outcomes_that_do_not_fit_are_sent_next() {
         let lanes: Vec<Lane> = (0..1000).map(|n| format!("lane-{n}").parse().unwrap()).collect();
         let counters: Vec<_> = lanes.iter().map(|_| OutcomeCounter::default()).collect();
-        let all = lanes.iter().zip(&counters);
-        let count = || all.clone().for_each(|(_, counter)| counter.accepted(Duration::from_secs(1000)));
-        let (mut last, mut sent) = (None, BTreeMap::<Lane, OutcomeCounts>::new());
-        count();
-        for beats in 1.. {
-            let mut beat = beat(&lanes.iter().map(Lane::as_str).collect::<Vec<_>>());
-            let sorted: BTreeMap<&Lane, &OutcomeCounter> = all.clone().collect();
-            beat.take_outcomes(sorted.into_iter(), &mut last);
+        let state = InstanceState {
+            id: "i.1".into(),
+            version: "0.1.0".into(),
+            lanes: lanes.iter().cloned().collect(),
+            unavailable_sinks: (0..200).map(|n| format!("sink-{n}")).collect(),
+        };
+        counters.iter().for_each(|counter| counter.accepted(Duration::from_secs(1000)));
+        let (mut all, mut beats) = (BTreeMap::<Lane, OutcomeCounts>::new(), 0);
+        loop {
+            let mut beat = Beat::new(&state);
+            let are_all = beat.take_outcomes(lanes.iter().zip(&counters));
             let text = beat.pack();
-            assert!(text.len() > 3800 && text.len() <= MAX_BEAT_BYTES || beats > 50, "{}", text.len());
+            assert!(text.len() <= MAX_BEAT_BYTES && (are_all || text.len() > 3900), "{}", text.len());
             let unpacked = Beat::unpack(&text).unwrap();
-            assert!(unpacked.lanes.len() > 200);
-            for (lane, counts) in unpacked.report.outcomes {
-                sent.entry(lane).or_default().add(&counts);
-            }
-            if sent.len() == lanes.len() {
-                assert!(beats < 100, "{beats}");
+            assert!(unpacked.lanes.len() > 200 && unpacked.report.unavailable_sinks.len() > 30);
+            unpacked.report.outcomes.into_iter().for_each(|(lane, counts)| all.entry(lane).or_default().add(&counts));
+            beats += 1;
+            if are_all {
                 break;
             }
         }
-        let counted = sent.values().map(|counts| counts.accepted).sum::<u64>();
-        assert_eq!(counted, 1000);
+        assert!(all.len() == 1000 && all.values().all(|counts| counts.accepted == 1), "{}", all.len());
+        assert!((10..100).contains(&beats), "{beats}");
     }
 }

@@ -1,8 +1,9 @@
 //! The instances on one timeline, which share its shards.
 //!
-//! Each instance sends a beat once a second: which lanes it serves at the moment, and what it published since the last one. From the beats of the last seconds, every
-//! instance computes for each lane and shard who asks first, the [`Rank`]. The claim script alone decides who gets an
-//! occurrence, so a rank that is wrong for a moment costs calls or milliseconds, and never a message.
+//! Each instance sends a beat once a second: which lanes it serves at the moment, and what it published since the last one.
+//! From the beats of the last seconds, every instance computes for each lane and shard who asks first, the [`Rank`]. The
+//! claim script alone decides who gets an occurrence, so a rank that is wrong for a moment costs calls or milliseconds, and
+//! never a message.
 
 mod beat;
 mod rank;
@@ -20,10 +21,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::Instant;
-use tracing::debug;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
 
-use self::beat::{Beat, BeatReport};
+use self::beat::Beat;
 use self::rank::WORSE_RANK_PAUSE;
 use crate::engine::BreakerState;
 use crate::engine::context::{Context, ShardContext};
@@ -35,23 +36,24 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The pause between two beats is at least this long while nothing changes, and at most 0.2 s longer.
 const MIN_BEAT_INTERVAL: Duration = Duration::from_millis(900);
 
+/// Maximum number of beats in a row, if the outcomes of all lanes do not fit into one.
+const MAX_BEATS_AT_ONCE: usize = 10;
+
+/// How long a stop waits for its last beat.
+const LAST_BEAT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum number of silent instances that a log line names.
+const MAX_LOGGED: usize = 10;
+
 /// Sends the beats of this instance until the engine is closed. While it stops, it serves no lanes.
 pub(super) async fn send_beats(context: Arc<Context>) {
     let mut sent: Option<BTreeSet<Lane>> = None;
     let mut next = Instant::now();
-    let mut last_lane = None;
     loop {
-        let lanes = served_lanes(&context);
-        if Instant::now() >= next || sent.as_ref() != Some(&lanes) {
-            let own = own_state(&context);
-            let report =
-                BeatReport { version: own.version, unavailable_sinks: own.unavailable_sinks, ..BeatReport::default() };
-            let mut beat = Beat { instance: own.id, lanes: lanes.clone(), report };
-            beat.take_outcomes(context.lanes.iter().map(|(lane, state)| (lane, &state.outcomes)), &mut last_lane);
-            if let Err(error) = context.timeline.send_beat(beat.pack()).await {
-                debug!(%error, "cannot send a beat; retrying in 1 s");
-            }
-            sent = Some(lanes);
+        let own = own_state(&context);
+        if Instant::now() >= next || sent.as_ref() != Some(&own.lanes) {
+            sent = Some(own.lanes.clone());
+            send(&context, own).await;
             next = Instant::now() + MIN_BEAT_INTERVAL + Duration::from_millis(rand::random_range(0..200));
         }
         let serves = sent.as_ref().is_some_and(|lanes| !lanes.is_empty());
@@ -61,6 +63,41 @@ pub(super) async fn send_beats(context: Arc<Context>) {
             // A stop may be over before the next look. The others must hear of it nevertheless.
             () = context.stopping.cancelled(), if serves => {}
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
+        }
+    }
+}
+
+/// Logs instances that ended without a last beat. One that stops in order serves no lanes in its last beat.
+fn log_silent(silent: &[Arc<InstanceState>]) {
+    let died: Vec<&str> =
+        silent.iter().filter(|state| !state.lanes.is_empty()).map(|state| state.id.as_str()).collect();
+    if !died.is_empty() {
+        let (count, instances) = (died.len(), died[..died.len().min(MAX_LOGGED)].join(", "));
+        warn!(count, instances, "instances are silent; what they hold is due again once its lease has expired");
+    }
+}
+
+/// Sends the beat of an instance that has stopped, so that others take its shards over at once.
+pub(super) async fn send_last_beat(context: &Context) {
+    // An error means that the others notice its silence.
+    drop(timeout(LAST_BEAT_TIMEOUT, send(context, own_state(context))).await);
+}
+
+/// Sends what this instance says of itself, and what it published since the last time.
+async fn send(context: &Context, own: InstanceState) {
+    for _ in 0..MAX_BEATS_AT_ONCE {
+        let mut beat = Beat::new(&own);
+        let counters = || context.lanes.iter().map(|(lane, state)| (lane, &state.outcomes));
+        let all_taken = beat.take_outcomes(counters());
+        if let Err(error) = context.timeline.send_beat(beat.pack()).await {
+            debug!(%error, "cannot send a beat; retrying in 1 s");
+            for (lane, counter) in counters() {
+                beat.report.outcomes.get(lane).into_iter().for_each(|counts| counter.put_back(counts));
+            }
+            return;
+        }
+        if all_taken {
+            return;
         }
     }
 }
@@ -115,8 +152,12 @@ pub(super) async fn keep_ranks(context: Arc<Context>) {
         }
         let now = Instant::now();
         let mut view = context.view.lock();
-        if view.forget_silent(now) {
+        let silent = view.forget_silent(now);
+        if !silent.is_empty() {
             compute_until = now + WORSE_RANK_PAUSE + 2 * LOOK_INTERVAL;
+            if view.hears_itself(now) {
+                log_silent(&silent);
+            }
         }
         if now <= compute_until {
             follow(&context, &view, now);

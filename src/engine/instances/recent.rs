@@ -14,6 +14,8 @@ use crate::task::Lane;
 /// Published messages are summed over this time.
 const WINDOW: Duration = Duration::from_secs(10);
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// Maximum number of lanes that are summed.
 const MAX_LANES: usize = 1000;
 
@@ -21,12 +23,22 @@ const MAX_LANES: usize = 1000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct OutcomeCounts {
+    #[serde(skip_serializing_if = "is_zero")]
     pub(super) accepted: u64,
+    #[serde(skip_serializing_if = "is_zero")]
     pub(super) duplicate: u64,
+    #[serde(skip_serializing_if = "is_zero")]
     pub(super) retry: u64,
+    #[serde(skip_serializing_if = "is_zero")]
     pub(super) rejected: u64,
-    /// Number of accepted messages in each of [`LATENESS_BUCKETS`], and of later ones. Zeros at the end are left out.
+    /// Number of messages that a broker took in each of [`LATENESS_BUCKETS`], and of later ones. Zeros at the end are left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) lateness: Vec<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl OutcomeCounts {
@@ -55,10 +67,10 @@ impl OutcomeCounts {
         }
     }
 
-    /// The lateness that this share of the accepted messages did not exceed, estimated within its bucket as Prometheus does;
-    /// `None` if there are none.
+    /// The lateness that this share of the messages did not exceed, estimated within its bucket as Prometheus does; `None` if
+    /// there are none. A message beyond the last bucket counts as in it.
     fn quantile(&self, share: f64) -> Option<Duration> {
-        let wanted = self.lateness.iter().sum::<u64>() as f64 * share;
+        let wanted = self.lateness.iter().map(|count| *count as f64).sum::<f64>() * share;
         let mut before = 0.0;
         for (bucket, count) in self.lateness.iter().enumerate().filter(|(_, count)| **count > 0) {
             if before + *count as f64 >= wanted {
@@ -84,9 +96,11 @@ impl OutcomeCounter {
         counts.count_late(late);
     }
 
-    /// Counts a message that the broker dropped because it had one with this key.
-    pub(in crate::engine) fn duplicate(&self) {
-        self.0.lock().duplicate += 1;
+    /// Counts a message that the broker dropped, this long after its due, because it had one with this key.
+    pub(in crate::engine) fn duplicate(&self, late: Duration) {
+        let mut counts = self.0.lock();
+        counts.duplicate += 1;
+        counts.count_late(late);
     }
 
     /// Counts a message with an unknown outcome, or that may be accepted later.
@@ -114,25 +128,21 @@ impl OutcomeCounter {
 pub struct PublishRate {
     /// Messages that a broker took, per second.
     pub per_second: f64,
-    /// How late half of the accepted ones were at most, and 99 % of them; `None` if there were none.
+    /// How late half of them were at most, and 99 % of them; `None` if there were none.
     pub lateness: Option<(Duration, Duration)>,
 }
 
 /// The outcomes that all instances sent with their beats, by the second of their arrival.
+#[derive(Default)]
 pub(super) struct RecentOutcomes {
-    since: Instant,
     seconds: VecDeque<(Instant, BTreeMap<Lane, OutcomeCounts>)>,
 }
 
 impl RecentOutcomes {
-    pub(super) fn new(now: Instant) -> RecentOutcomes {
-        RecentOutcomes { since: now, seconds: VecDeque::new() }
-    }
-
     /// Adds the outcomes of a beat.
     pub(super) fn note(&mut self, outcomes: &BTreeMap<Lane, OutcomeCounts>, now: Instant) {
-        self.seconds.retain(|(from, _)| now.saturating_duration_since(*from) <= WINDOW);
-        if self.seconds.back().is_none_or(|(from, _)| now.saturating_duration_since(*from) >= Duration::from_secs(1)) {
+        self.seconds.retain(|(from, _)| now.saturating_duration_since(*from) < WINDOW + SECOND);
+        if self.seconds.back().is_none_or(|(from, _)| now.saturating_duration_since(*from) >= SECOND) {
             self.seconds.push_back((now, BTreeMap::new()));
         }
         let Some((_, sums)) = self.seconds.back_mut() else { return };
@@ -143,15 +153,20 @@ impl RecentOutcomes {
         }
     }
 
-    pub(super) fn rate(&self, lane: &Lane, now: Instant) -> PublishRate {
-        let mut sum = OutcomeCounts::default();
-        let recent = self.seconds.iter().filter(|(from, _)| now.saturating_duration_since(*from) < WINDOW);
-        recent.filter_map(|(_, sums)| sums.get(lane)).for_each(|counts| sum.add(counts));
-        let seconds = now.saturating_duration_since(self.since).clamp(Duration::from_secs(1), WINDOW).as_secs_f64();
-        PublishRate {
+    /// The rate of each lane of which something was published.
+    pub(super) fn rates(&self, now: Instant) -> BTreeMap<Lane, PublishRate> {
+        // Each instance sends about one beat in a whole second.
+        let is_whole = |from: Instant| (SECOND..WINDOW + SECOND).contains(&now.saturating_duration_since(from));
+        let whole = || self.seconds.iter().filter(|(from, _)| is_whole(*from));
+        let (Some((first, _)), Some((last, _))) = (whole().next(), whole().next_back()) else { return BTreeMap::new() };
+        let seconds = (last.saturating_duration_since(*first) + SECOND).as_secs_f64();
+        let mut sums = BTreeMap::<&Lane, OutcomeCounts>::new();
+        whole().flat_map(|(_, sums)| sums).for_each(|(lane, counts)| sums.entry(lane).or_default().add(counts));
+        let rate = |sum: &OutcomeCounts| PublishRate {
             per_second: sum.accepted.saturating_add(sum.duplicate) as f64 / seconds,
             lateness: sum.quantile(0.5).zip(sum.quantile(0.99)),
-        }
+        };
+        sums.iter().map(|(lane, sum)| ((*lane).clone(), rate(sum))).collect()
     }
 }
 
@@ -188,23 +203,29 @@ mod tests {
     #[test]
     fn a_rate_is_that_of_the_last_10_s_of_all_instances() {
         let (start, lane) = (Instant::now(), Lane::default());
-        let mut recent = RecentOutcomes::new(start);
+        let mut recent = RecentOutcomes::default();
         let beat = |accepted| {
             BTreeMap::from([(lane.clone(), OutcomeCounts { accepted, duplicate: 5, ..OutcomeCounts::default() })])
         };
-        assert_eq!(recent.rate(&lane, start), PublishRate::default());
+        assert!(recent.rates(start).is_empty());
         for second in 0..20 {
             for instance in 0..2 {
                 recent.note(&beat(5), start + ms(second * 1000 + instance * 400));
             }
-            assert!(recent.seconds.len() <= 11);
+            assert!(recent.seconds.len() <= 12);
+            // At any moment, also right after a start.
+            for part in [400, 700, 900].into_iter().filter(|_| second > 0) {
+                let rates = recent.rates(start + ms(second * 1000 + part));
+                assert_eq!((rates.len(), rates[&lane].per_second), (1, 20.0), "{second} {part}");
+            }
         }
-        assert_eq!(recent.rate(&lane, start + ms(19_500)).per_second, 20.0);
-        assert_eq!(recent.rate(&lane, start + ms(40_000)).per_second, 0.0);
-        assert_eq!(recent.rate(&"mail".parse().unwrap(), start + ms(19_500)), PublishRate::default());
-        // After a start, a rate is that of the time since then.
-        let mut recent = RecentOutcomes::new(start);
-        recent.note(&beat(5), start + ms(1500));
-        assert_eq!(recent.rate(&lane, start + ms(2000)).per_second, 5.0);
+        assert!(recent.rates(start + ms(40_000)).is_empty());
+        // The sums of numbers that nobody can have counted do not overflow.
+        let most = OutcomeCounts { accepted: u64::MAX, duplicate: u64::MAX, lateness: vec![u64::MAX; 23], ..late(&[]) };
+        for _ in 0..2 {
+            recent.note(&BTreeMap::from([(lane.clone(), most.clone())]), start + ms(50_000));
+        }
+        let rate = recent.rates(start + ms(51_000))[&lane];
+        assert!(rate.per_second > 1e19 && rate.lateness.is_some(), "{rate:?}");
     }
 }

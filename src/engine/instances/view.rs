@@ -1,6 +1,7 @@
 //! The last beat of each other instance.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -19,11 +20,13 @@ const MAX_OTHERS: usize = 1000;
 pub(in crate::engine) struct View {
     own: String,
     others: BTreeMap<String, Seen>,
+    /// When the last beat of this instance itself came back.
+    own_beat: Option<Instant>,
     outcomes: RecentOutcomes,
 }
 
 struct Seen {
-    state: InstanceState,
+    state: Arc<InstanceState>,
     at: Instant,
 }
 
@@ -42,39 +45,47 @@ pub struct InstanceState {
 
 impl View {
     pub(in crate::engine) fn new(own: &str) -> View {
-        View { own: own.to_owned(), others: BTreeMap::new(), outcomes: RecentOutcomes::new(Instant::now()) }
+        View { own: own.to_owned(), others: BTreeMap::new(), own_beat: None, outcomes: RecentOutcomes::default() }
     }
 
     /// The other instances, by id.
-    pub(in crate::engine) fn others(&self) -> impl Iterator<Item = &InstanceState> {
+    pub(in crate::engine) fn others(&self) -> impl Iterator<Item = &Arc<InstanceState>> {
         self.others.values().map(|seen| &seen.state)
     }
 
-    /// What all instances published of a lane lately.
-    pub(in crate::engine) fn rate(&self, lane: &Lane, now: Instant) -> PublishRate {
-        self.outcomes.rate(lane, now)
+    /// What all instances published lately, by lane.
+    pub(in crate::engine) fn rates(&self, now: Instant) -> BTreeMap<Lane, PublishRate> {
+        self.outcomes.rates(now)
     }
 
     /// Notes a beat. Returns whether the ranks may change by it.
     pub(super) fn note(&mut self, beat: Beat, now: Instant) -> bool {
         self.outcomes.note(&beat.report.outcomes, now);
+        if beat.instance == self.own {
+            self.own_beat = Some(now);
+            return false;
+        }
         let is_known = self.others.contains_key(&beat.instance);
-        if beat.instance == self.own || !is_known && self.others.len() >= MAX_OTHERS {
+        if !is_known && self.others.len() >= MAX_OTHERS {
             return false;
         }
         let Beat { instance: id, lanes, report } = beat;
         let is_new = self.others.get(&id).is_none_or(|former| former.state.lanes != lanes);
         let (version, unavailable_sinks) = (report.version, report.unavailable_sinks);
-        let state = InstanceState { id: id.clone(), version, lanes, unavailable_sinks };
+        let state = Arc::new(InstanceState { id: id.clone(), version, lanes, unavailable_sinks });
         self.others.insert(id, Seen { state, at: now });
         is_new
     }
 
-    /// Forgets instances that have been silent for long. Returns whether there were any.
-    pub(super) fn forget_silent(&mut self, now: Instant) -> bool {
-        let before = self.others.len();
-        self.others.retain(|_, seen| now.saturating_duration_since(seen.at) < SILENCE);
-        self.others.len() < before
+    /// Forgets and returns instances that have been silent for long.
+    pub(super) fn forget_silent(&mut self, now: Instant) -> Vec<Arc<InstanceState>> {
+        let is_silent = |seen: &Seen| now.saturating_duration_since(seen.at) >= SILENCE;
+        self.others.extract_if(.., |_, seen| is_silent(seen)).map(|(_, seen)| seen.state).collect()
+    }
+
+    /// Whether beats arrive: that of this instance itself came back lately.
+    pub(super) fn hears_itself(&self, now: Instant) -> bool {
+        self.own_beat.is_some_and(|at| now.saturating_duration_since(at) < SILENCE / 2)
     }
 
     /// Number of instances, with this one.
@@ -109,16 +120,18 @@ mod tests {
         };
         assert_eq!(view.place(&lane), (0, 1));
         assert!(!view.note(beat("b", &[]), at(0)), "its own beat says nothing");
+        assert!(view.hears_itself(at(1499)) && !view.hears_itself(at(1500)));
         assert!(view.note(beat("a", &["default"]), at(0)));
         assert!(view.note(beat("c", &["default"]), at(0)));
         assert!(!view.note(beat("c", &["default"]), at(5)));
         assert_eq!((view.place(&lane), view.count()), ((1, 3), 3));
         assert!(view.note(beat("c", &["mail"]), at(10)));
         assert_eq!(view.place(&lane), (1, 2), "it serves another lane");
-        assert!(!view.forget_silent(at(2999)));
-        assert!(view.forget_silent(at(3000)));
+        assert!(view.forget_silent(at(2999)).is_empty());
+        let silent = view.forget_silent(at(3000));
+        assert_eq!(silent.iter().map(|state| state.id.as_str()).collect::<Vec<_>>(), ["a"]);
         assert_eq!((view.place(&lane), view.count()), ((0, 1), 2));
-        assert!(view.forget_silent(at(3010)));
+        assert_eq!(view.forget_silent(at(3010)).len(), 1);
         assert_eq!((view.place(&lane), view.count()), ((0, 1), 1));
     }
 

@@ -27,6 +27,7 @@ use super::wait_connection::WaitConnection;
 use super::{RedisConfig, RedisError, cluster};
 use crate::clock::{Backoff, Timestamp};
 use crate::task::{Namespace, Shard};
+use crate::timeline::MAX_BEAT_BYTES;
 use crate::timeline::calls::Calls;
 use crate::timeline::keys::{self, Keys};
 use crate::timeline::{Link, Wake};
@@ -327,7 +328,7 @@ impl LinkTask {
                 reason,
                 outage_s = away_since.elapsed().as_secs(),
                 tasks = self.connector.layout.last_known.latest_tasks(),
-                "redis is still unavailable; no tasks are accepted or published"
+                "redis is still unavailable; no tasks are accepted or claimed"
             );
         } else {
             return;
@@ -396,7 +397,10 @@ impl LinkTask {
     }
 
     fn pass_on(&self, beat: &Msg) {
-        if let Ok(text) = std::str::from_utf8(beat.get_payload_bytes()) {
+        let bytes = beat.get_payload_bytes();
+        if let Ok(text) = std::str::from_utf8(bytes)
+            && bytes.len() <= MAX_BEAT_BYTES
+        {
             // An error means that there is no receiver yet.
             drop(self.link_state.beats.send(text.into()));
         }

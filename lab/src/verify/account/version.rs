@@ -137,7 +137,7 @@ impl Version {
         match self.dues {
             // At one time or another it is published.
             Dues::One(_) | Dues::Untold => (self.some, self.must_below) = (true, i64::MIN),
-            Dues::Series { step, last, .. } => self.must_below = self.must_below.min(last + 1) - step,
+            Dues::Series { step, last, .. } => self.must_below = self.must_below.min(last + 1).saturating_sub(step),
         }
     }
 

@@ -87,7 +87,7 @@ impl ClaimState {
         let messages = || by_destination.values().flat_map(|batch| &batch.messages);
         fault::reached_with(Point::BeforePublish, || messages().map(|message| message.task.as_str()));
         for batch in by_destination.into_values() {
-            self.outbox.send(&sink.sink, now, batch);
+            self.outbox.send(sink, now, batch);
         }
     }
 
@@ -204,7 +204,7 @@ impl ClaimState {
                 self.claim.lane.metrics.lateness.observe(late.as_secs_f64());
                 if *outcome == Outcome::Duplicate {
                     sink.metrics.duplicate.inc();
-                    self.claim.lane.outcomes.duplicate();
+                    self.claim.lane.outcomes.duplicate(late);
                     log_duplicate(&self.claim, flight);
                 } else {
                     sink.metrics.accepted.inc();

@@ -10,6 +10,7 @@ use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use punctual_sinks::{Message, Outcome, Sink};
 use tokio::time::Instant;
 
+use crate::engine::context::SinkContext;
 #[cfg(feature = "fault-points")]
 use crate::engine::fault::{self, Point};
 
@@ -47,7 +48,7 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// Publishes a batch.
-    pub(super) fn send(&mut self, sink: &Arc<dyn Sink>, sent: Instant, batch: PublishBatch) {
+    pub(super) fn send(&mut self, sink: &SinkContext, sent: Instant, batch: PublishBatch) {
         self.answers.push(answers(sink, sent, batch));
     }
 
@@ -100,11 +101,12 @@ pub(super) async fn sleep_until(timer: Option<Instant>) {
 }
 
 /// The outcomes of a batch, then its end.
-fn answers(sink: &Arc<dyn Sink>, sent: Instant, batch: PublishBatch) -> BoxStream<'static, SinkAnswer> {
-    let limit = tokio::time::sleep(sink.answer_timeout() + SINK_GRACE);
-    let flights = batch.flights.clone();
-    outcomes(sink, batch.messages)
+fn answers(sink: &SinkContext, sent: Instant, batch: PublishBatch) -> BoxStream<'static, SinkAnswer> {
+    let limit = tokio::time::sleep(sink.sink.answer_timeout() + SINK_GRACE);
+    let (flights, under_way) = (batch.flights.clone(), sink.begin_publish(sent));
+    outcomes(&sink.sink, batch.messages)
         .filter_map(move |(at, outcome)| {
+            let _until_dropped = &under_way;
             ready(flights.get(at).map(|(index, publish)| SinkAnswer::Outcome(*index, *publish, outcome)))
         })
         .take_until(limit)

@@ -110,12 +110,6 @@ impl Users {
             let (key, handed_out) = (triggered.due_of("key"), triggered.due_of("in_flight"));
             self.with(&id, |entry| {
                 entry.steer(|version| match (triggered.result(), key) {
-                    // Both copies of the request may have taken effect.
-                    ("triggered", _) if triggered.unsure => {
-                        version.perhaps_triggered();
-                        version.perhaps_triggered();
-                    }
-                    (_, _) if triggered.unsure => version.perhaps_triggered(),
                     ("triggered", Some(key)) if !version.added.contains(&key) => version.triggered(key, handed_out),
                     _ => {}
                 });
@@ -234,7 +228,13 @@ impl Users {
                     let view: Value = serde_json::from_str(&body).unwrap_or_default();
                     let code = view["code"].as_str().unwrap_or_default().to_owned();
                     match status {
-                        503 if code == "timeline_unknown" => unsure = true,
+                        503 if code == "timeline_unknown" => {
+                            unsure = true;
+                            // Each copy of a trigger counts by itself.
+                            if verb == "trigger" {
+                                self.with(id, |entry| entry.steer(Version::perhaps_triggered));
+                            }
+                        }
                         503 | 408 => {}
                         200 | 404 | 409 => {
                             let steered = Steered { status, view, unsure };
