@@ -23,7 +23,9 @@ use punctual_sinks::memory::MemorySink;
 async fn main() -> Result<(), Box<dyn Error>> {
     // The parts: a timeline, a sink, an engine between them, and the write API.
     let timeline: Arc<dyn Timeline> = Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), 1));
-    let sink = MemorySink::new(0, Duration::from_secs(7));
+    // It keeps no messages itself, because the receiver gets them.
+    let (keep, answer_timeout) = (0, Duration::from_secs(7));
+    let sink = MemorySink::new(keep, answer_timeout);
     let mut messages = sink.receive(100);
     let sinks =
         BTreeMap::from([("here".to_owned(), EngineSink { sink: Arc::new(sink), patience: Duration::from_secs(30) })]);
@@ -41,7 +43,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Two orders that are cancelled unless they are paid; the second one is paid in time.
     for id in ["order-1.unpaid", "order-2.unpaid"] {
         let json = br#"{"schedule": {"in": "2s"}, "message": {"payload": {"cancel": true}}}"#;
-        let task = spec::read(json, &Limits::default(), false, intake.clock().now()).map_err(|f| format!("{f:?}"))?;
+        let has_id = false;
+        let task = spec::read(json, &Limits::default(), has_id, intake.clock().now()).map_err(|f| format!("{f:?}"))?;
         let put = (id.parse::<TaskId>()?, task.lane, task.task);
         for answer in intake.put(PutMode::Put, vec![put], Duration::from_secs(1)).await {
             println!("{id} is due at {}", answer?.due);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Words that no file has any more, each with what to write instead.
+/// Words that no source and no page of `READ` uses any more, each with what to write instead.
 const GONE: [(&str, &str); 30] = [
     ("bury", "record as dead"),
     ("buried", "dead, `died` for the time"),

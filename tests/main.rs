@@ -125,6 +125,7 @@ fn a_rabbitmq_of_the_harness_keeps_confirmed_messages_after_a_kill() {
     });
     rabbit.server.kill();
     rabbit.server.restart();
+    // A broker that blocks publishes is read nevertheless, and a second read finds the same messages.
     rabbit.control(&["set_vm_memory_high_watermark", "0.1"]);
     for _ in 0..2 {
         let numbers: Vec<u8> = rabbit.queue("one", "a").iter().map(|delivery| delivery.data[0]).collect();

@@ -41,7 +41,7 @@ fn large_payloads_are_published_in_bounded_memory() {
     let due = shards.now() + took * TASKS / TRIAL * 3 / 2 + 8000;
     let before = instance.memory("VmRSS");
     put_all(&instance.api(), "large", TASKS, due);
-    assert!(shards.now() < due, "the puts took three times as long as the trial let expect");
+    assert!(shards.now() < due, "the puts took more than 1.5 times as long as in the trial, and 8 s");
     // From now on VmHWM is the peak since this moment.
     std::fs::write(format!("/proc/{}/clear_refs", instance.pid()), "5").expect("the peak can be set back");
     let put = instance.memory("VmRSS");

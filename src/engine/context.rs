@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::engine::EngineConfig;
@@ -120,6 +120,8 @@ pub(super) struct SinkContext {
     pub(super) troubled: Throttle,
     /// Limits log lines about failing destinations.
     pub(super) failing_log: Mutex<LineBudget>,
+    /// Limits log lines about destinations that are given up.
+    pub(super) given_up_log: Mutex<LineBudget>,
     /// Limits log lines about destinations that accept messages again.
     pub(super) recovered_log: Mutex<LineBudget>,
     /// Limits log lines about messages that the broker dropped as duplicates.
@@ -208,6 +210,20 @@ impl SinkContext {
     pub(super) fn log_recovered(&self, destination: &str) {
         if let Some(others) = self.recovered_log.lock().add(Instant::now()) {
             info!(sink = self.name, destination, others, "destination accepts messages again");
+        }
+    }
+
+    /// Logs how many destinations had no line of their own in the last minute.
+    pub(super) fn log_other_destinations(&self) {
+        let rest = |log: &Mutex<LineBudget>| log.lock().rest(Instant::now());
+        if let Some(others) = rest(&self.failing_log) {
+            warn!(sink = self.name, others, "more destinations refuse messages; `punctual status` names them");
+        }
+        if let Some(others) = rest(&self.given_up_log) {
+            warn!(sink = self.name, others, "more destinations are given up; their messages are dead at once");
+        }
+        if let Some(others) = rest(&self.recovered_log) {
+            info!(sink = self.name, others, "more destinations accept messages again");
         }
     }
 

@@ -68,6 +68,16 @@ impl LineBudget {
         self.lines += 1;
         Some(std::mem::take(&mut self.unlogged))
     }
+
+    /// The number of lines that were not logged, once their minute is over and no other line has said it.
+    pub(super) fn rest(&mut self, now: Instant) -> Option<u64> {
+        let is_over = self.since.is_some_and(|since| now.duration_since(since) >= LOG_PAUSE);
+        if self.unlogged == 0 || !is_over {
+            return None;
+        }
+        (self.since, self.lines) = (Some(now), 1);
+        Some(std::mem::take(&mut self.unlogged))
+    }
 }
 
 /// Deaths to log in one line.

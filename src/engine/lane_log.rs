@@ -39,7 +39,8 @@ impl LaneContext {
     /// counted.
     pub(super) fn log_destination(&self, destination: &str, health: Health, patience: Duration, trouble: &Trouble) {
         let (lane, sink, detail) = (self.lane.as_str(), &*self.sink.name, trouble.detail.as_str());
-        let others = match self.sink.failing_log.lock().add(Instant::now()) {
+        let log = if health == Health::GivenUp { &self.sink.given_up_log } else { &self.sink.failing_log };
+        let others = match log.lock().add(Instant::now()) {
             Some(others) => others,
             None => return,
         };

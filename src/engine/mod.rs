@@ -311,6 +311,7 @@ fn sink_context(
         failure_quota: FailureQuota::new(occurrences, bytes),
         troubled: Throttle::default(),
         failing_log: Mutex::default(),
+        given_up_log: Mutex::default(),
         recovered_log: Mutex::default(),
         duplicate_log: Throttle::default(),
         metrics,

@@ -219,6 +219,7 @@ pub(super) fn show(context: &Context) {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     compare_clocks(context);
     context.lanes.values().for_each(|lane| lane.log_counted(false));
+    context.sinks.values().for_each(|sink| sink.log_other_destinations());
     let (lanes, oldest, now) = (lanes(context), oldest(context), context.clock.now());
     let mut shown = context.shown.lock();
     // A lane that was forgotten has no state any more.

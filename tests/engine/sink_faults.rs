@@ -236,6 +236,53 @@ async fn deaths_and_their_cause_are_logged_in_a_few_lines_with_counts() {
     assert_eq!((counted, bed.dead().len()), (2000, 2000), "{deaths:?}");
 }
 
+/// 100 000 messages for 300 destinations that are all missing: each is counted, and the log stays short.
+#[tokio::test(start_paused = true)]
+async fn deaths_at_many_destinations_are_logged_in_at_most_20_lines_a_minute() {
+    const DEATHS: u64 = 100_000;
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start();
+    bed.sink.answer_by(|message| match message.destination.starts_with("gone") {
+        true => Answer::Retry(Trouble::definite(Fault::Destination, "unknown topic")),
+        false => Answer::Accept,
+    });
+    let ids: Vec<String> = (0..DEATHS).map(|n| format!("t{n}")).collect();
+    let gone = |n: usize| to(&format!("gone-{}", n % 300), millis(n as u64 / 3));
+    for (part, ids) in ids.chunks(5000).enumerate() {
+        bed.put(ids.iter().enumerate().map(|(n, id)| (id.as_str(), gone(part * 5000 + n)))).await;
+    }
+    // Without messages that are accepted elsewhere, the sink could be the cause.
+    let well: Vec<String> = (0..300).map(|n| format!("well{n}")).collect();
+    bed.put(well.iter().enumerate().map(|(n, id)| (id.as_str(), to("well", seconds(n as u64))))).await;
+    let (mut before, mut minutes) = (log.text().lines().count(), 0);
+    let dead = |reason: &str| {
+        let name = format!("punctual_dead_total{{lane=\"default\",reason=\"{reason}\"}} ");
+        let text = bed.metrics.text();
+        text.lines().find_map(|line| line.strip_prefix(&name)).map_or(0, |count| count.parse::<u64>().unwrap())
+    };
+    while dead("destination") + dead("retries") < DEATHS {
+        bed.pass(seconds(60)).await;
+        let now = log.text().lines().count();
+        assert!(now - before <= 20, "{} lines in a minute: {}", now - before, log.text());
+        (before, minutes) = (now, minutes + 1);
+        assert!(minutes < 60, "{} and {}", dead("destination"), dead("retries"));
+    }
+    bed.pass(seconds(120)).await;
+    let counted = |text: &str, name: &str| -> u64 {
+        let lines = log.text();
+        let lines = lines.lines().filter(|line| line.contains(text));
+        let number = |line: &str| line.split(name).nth(1)?.split(' ').next()?.parse::<u64>().ok();
+        lines.map(|line| number(line).unwrap_or(0)).sum()
+    };
+    assert_eq!(counted("occurrences are dead", " deaths="), DEATHS, "{}", log.text());
+    for text in ["destination is at fault", "destination is given up"] {
+        let lines = log.text().matches(text).count() as u64;
+        assert!(lines >= 5, "{text}: {lines}");
+    }
+    assert!(counted("more destinations refuse messages", " others=") > 200, "{}", log.text());
+    assert!(counted("more destinations are given up", " others=") > 200, "{}", log.text());
+}
+
 /// Before `answer_timeout` nobody knows whether a broker hangs or is slow, but an operator must see why nothing comes.
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_hangs_is_logged_and_shown_within_3_s() {

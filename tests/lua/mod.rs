@@ -125,7 +125,7 @@ impl Stage {
         let mut lines = Vec::new();
         for key in keys {
             let name = &key[self.prefix.len()..];
-            // The tests of `large` cover what follows from this key, and the laws compare the order of the dead with the dead.
+            // The tests of `large` cover what follows from this key, and the laws compare `dead:order` with `dead`.
             if ["largest", "dead:order", "dead:bytes"].contains(&name) {
                 continue;
             }

@@ -33,7 +33,7 @@ fn sink(servers: &str) -> Arc<dyn Sink> {
 async fn a_topic_without_a_leader_does_not_affect_other_topics() {
     let mock = mock();
     mock.partition_leader("stuck", 0, None).expect("no leader");
-    // A message gets less than half of it, which is enough for a busy machine that pauses for some seconds.
+    // The library gives a message less than half of this time, and a busy machine may pause for some seconds.
     let time = SinkConfig::ANSWER_TIMEOUT * 2;
     let config = SinkConfig::parse(&format!("kafka://{}", mock.bootstrap_servers())).expect("a good URL");
     let sink = config.with_answer_timeout(time).build().expect("a sink");

@@ -99,7 +99,11 @@ impl LineReader {
                 }
             }
         }
-        tracing::debug!(line = self.line, "a batch ended before its last line");
+        tracing::info!(
+            line = self.line,
+            hint = "a client that reads only after it has written sends a `content-length`; see docs/http.md",
+            "a batch ended before its last line: its client is gone, or does not read the answers"
+        );
     }
 
     async fn read_all(&mut self, parts: &mut BodyDataStream) -> Result<(), Gone> {

@@ -47,7 +47,7 @@ pub(super) struct TaskPauseView {
     /// When it was paused.
     #[schema(format = DateTime)]
     at: String,
-    /// The name of the token that paused it. Missing without tokens, and for tokens with limits.
+    /// The name of the token that paused it. Missing if it was paused without a token, or if the token of this request has limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     by: Option<String>,

@@ -16,7 +16,7 @@ pub const MAX_FAULTS: usize = 100;
 /// Maximum length of a member's name in a pointer, in bytes; all valid names are shorter.
 const MAX_SHOWN_BYTES: usize = 200;
 
-/// A name that differs from every known one by this many letters gets no hint.
+/// The largest difference to a known name, in letters, for which there is a hint. Short names may differ less.
 const MAX_HINT_DISTANCE: usize = 3;
 
 /// The faults found so far.

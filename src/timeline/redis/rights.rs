@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// The user of docs/operations.md has exactly these and those that instances send themselves.
+    /// The user of docs/operations.md may run all of these.
     #[test]
     fn the_documented_redis_user_is_allowed_to_run_all_script_commands() {
         let page = include_str!("../../../docs/operations.md");

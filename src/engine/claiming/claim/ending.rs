@@ -8,18 +8,18 @@ impl ClaimState {
     pub(super) fn return_unpublished_if_unavailable(&mut self) {
         if let Some(detail) = self.unavailable.take() {
             self.claim.lane.sink.trip(&detail);
-            self.return_unpublished();
+            self.return_undecided();
         }
     }
 
     /// Returns every occurrence without a verdict.
     pub(super) fn return_all(&mut self) {
-        self.return_unpublished();
+        self.return_undecided();
         self.return_those(|_| true);
     }
 
     /// Returns every occurrence without a decision. Messages under way may still be delivered.
-    pub(super) fn return_unpublished(&mut self) {
+    pub(super) fn return_undecided(&mut self) {
         self.ending = true;
         while let Some(answer) = self.outbox.try_answer() {
             self.take_in(answer);

@@ -273,7 +273,7 @@ impl ClaimState {
                 if let Some(next) = trial.waiting.pop_front() {
                     trial.index = next;
                     self.outbox.retry_at(Instant::now(), next);
-                    self.trials.go_on(trial);
+                    self.trials.put_back(trial);
                 }
             }
             // All occurrences return to the lane.

@@ -78,7 +78,7 @@ impl ClaimState {
                 ClaimEvent::LeaseLost | ClaimEvent::Settled(Some(_)) => return self.let_go(),
                 // The engine is closed, or the timeline rejects the settle: the lease will expire.
                 ClaimEvent::Settled(None) => return,
-                ClaimEvent::SinkUnavailable => self.return_unpublished(),
+                ClaimEvent::SinkUnavailable => self.return_undecided(),
                 ClaimEvent::Stopping => self.stop(),
                 ClaimEvent::Deadline => self.return_all(),
             }

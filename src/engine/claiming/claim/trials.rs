@@ -28,7 +28,7 @@ impl DestinationTrials {
     }
 
     /// Continues a trial with another flight.
-    pub(super) fn go_on(&mut self, trial: DestinationTrial) {
+    pub(super) fn put_back(&mut self, trial: DestinationTrial) {
         self.0.push(trial);
     }
 
