@@ -39,6 +39,12 @@ pub(super) struct Breaker {
     metrics: SinkMetrics,
 }
 
+impl BreakerState {
+    fn is_open(&self) -> bool {
+        matches!(self, BreakerState::Open { .. })
+    }
+}
+
 impl Breaker {
     /// Open until the first probe succeeds, so that nothing is claimed for a sink that is unavailable at the start.
     pub(super) fn new(metrics: SinkMetrics) -> Breaker {
@@ -124,10 +130,14 @@ impl Breaker {
     /// Waits until the breaker is open.
     pub(super) async fn opened(&self) {
         let mut changes = self.state.subscribe();
-        let open = |state: &BreakerState| matches!(state, BreakerState::Open { .. });
-        if changes.wait_for(open).await.is_err() {
+        if changes.wait_for(BreakerState::is_open).await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Whether it is open now.
+    pub(super) fn is_open(&self) -> bool {
+        self.state.borrow().is_open()
     }
 
     /// The current state.
@@ -137,7 +147,7 @@ impl Breaker {
 
     /// Closes the breaker after the first probe of an instance.
     pub(super) fn found(&self) {
-        self.change(|state| matches!(state, BreakerState::Open { .. }).then_some(BreakerState::Closed));
+        self.change(|state| state.is_open().then_some(BreakerState::Closed));
     }
 
     pub(super) fn probed(&self, result: Result<(), String>) -> bool {

@@ -131,8 +131,8 @@ pub(super) struct SinkContext {
     pub(super) answered: Mutex<Option<Instant>>,
     /// Each publish under way holds a clone.
     pub(super) under_way: Arc<()>,
-    /// When the publishes under way began, or the sink last answered one of them.
-    pub(super) unanswered_since: Mutex<Option<Instant>>,
+    /// When the first of them began.
+    pub(super) under_way_since: Mutex<Option<Instant>>,
 }
 
 impl Context {
@@ -184,8 +184,7 @@ impl LaneContext {
 impl SinkContext {
     /// Notes that the sink answered a message.
     pub(super) fn answered(&self) {
-        let now = Some(Instant::now());
-        (*self.answered.lock(), *self.unanswered_since.lock()) = (now, now);
+        *self.answered.lock() = Some(Instant::now());
         if self.breaker.answered() {
             info!(sink = self.name, "the sink answers again");
         }
@@ -193,7 +192,7 @@ impl SinkContext {
 
     /// Begins a publish, which ends when the result is dropped.
     pub(super) fn begin_publish(&self, now: Instant) -> Arc<()> {
-        let mut since = self.unanswered_since.lock();
+        let mut since = self.under_way_since.lock();
         if Arc::strong_count(&self.under_way) == 1 {
             *since = Some(now);
         }
@@ -202,8 +201,9 @@ impl SinkContext {
 
     /// How long messages have been under way without an answer to any of them.
     pub(super) fn unanswered_for(&self) -> Option<Duration> {
-        let since = (*self.unanswered_since.lock()).filter(|_| Arc::strong_count(&self.under_way) > 1);
-        since.map(|since| since.elapsed())
+        let since = (*self.under_way_since.lock()).filter(|_| Arc::strong_count(&self.under_way) > 1)?;
+        let answered = *self.answered.lock();
+        Some(answered.map_or(since, |answered| answered.max(since)).elapsed())
     }
 
     /// Logs that a destination, of which the log says that it fails, accepts messages again.

@@ -317,7 +317,7 @@ fn sink_context(
         metrics,
         answered: Mutex::new(None),
         under_way: Arc::default(),
-        unanswered_since: Mutex::default(),
+        under_way_since: Mutex::default(),
     })
 }
 

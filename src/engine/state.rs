@@ -58,7 +58,7 @@ pub struct LaneState {
     pub sink: Option<String>,
     /// The earliest due that waits, over all shards.
     pub head: Option<Timestamp>,
-    /// The earliest due that waits or is in flight.
+    /// The earliest due that waits or is in flight. What is in flight is late, too, while no sink accepts it.
     pub oldest: Option<Timestamp>,
     /// Number of waiting occurrences.
     pub waiting: u64,
@@ -220,7 +220,7 @@ pub(super) fn show(context: &Context) {
     compare_clocks(context);
     context.lanes.values().for_each(|lane| lane.log_counted(false));
     context.sinks.values().for_each(|sink| sink.log_other_destinations());
-    let (lanes, oldest, now) = (lanes(context), oldest(context), context.clock.now());
+    let (lanes, now) = (lanes(context), context.clock.now());
     let mut shown = context.shown.lock();
     // A lane that was forgotten has no state any more.
     shown.iter().filter(|lane| !lanes.contains_key(*lane)).for_each(|lane| context.metrics.forget_lane(lane.as_str()));
@@ -232,7 +232,7 @@ pub(super) fn show(context: &Context) {
         metrics.overdue.set(number(state.overdue));
         metrics.paused.set(number(state.paused));
         metrics.lane_paused.set(i64::from(state.pause.is_some()));
-        metrics.oldest_due.set(oldest.get(lane).map_or(0.0, |due| now.since(*due).as_secs_f64()));
+        metrics.oldest_due.set(state.oldest.map_or(0.0, |due| now.since(due).as_secs_f64()));
     }
     let unserved = lanes.values().filter(|lane| lane.sink.is_none()).count();
     context.metrics.lanes_unserved.set(i64::try_from(unserved).unwrap_or(i64::MAX));
@@ -247,25 +247,10 @@ pub(super) fn show(context: &Context) {
 /// How late the oldest unsettled occurrence of the lanes of a sink is, and how many wait although they were due.
 pub(super) fn lateness(context: &Context, sink: &SinkContext) -> (Duration, u64) {
     let now = context.clock.now();
-    let of_sink = |lane: &Lane| context.lanes.get(lane).is_some_and(|lane| lane.sink.name == sink.name);
-    let oldest = oldest(context).into_iter().filter(|(lane, _)| of_sink(lane));
-    let overdue = lanes(context).into_iter().filter(|(lane, _)| of_sink(lane)).map(|(_, state)| state.overdue).sum();
-    (oldest.map(|(_, due)| now.since(due)).max().unwrap_or_default(), overdue)
-}
-
-/// The earliest unsettled due of each lane. It includes claimed occurrences, which are late too while no sink accepts
-/// them.
-fn oldest(context: &Context) -> BTreeMap<Lane, Timestamp> {
-    let mut oldest = BTreeMap::new();
-    for shard in &context.shards {
-        let glance = shard.glance.lock();
-        for (lane, seen) in glance.0.iter().zip(&glance.1.lanes) {
-            for due in seen.head.into_iter().chain(seen.held) {
-                oldest.entry(lane.clone()).and_modify(|first: &mut Timestamp| *first = due.min(*first)).or_insert(due);
-            }
-        }
-    }
-    oldest
+    let lanes = lanes(context);
+    let of_sink = || lanes.values().filter(|lane| lane.sink.as_ref() == Some(&sink.name));
+    let oldest = of_sink().filter_map(|lane| lane.oldest).min();
+    (oldest.map_or(Duration::ZERO, |due| now.since(due)), of_sink().map(|lane| lane.overdue).sum())
 }
 
 fn lanes(context: &Context) -> BTreeMap<Lane, LaneState> {

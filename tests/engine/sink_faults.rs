@@ -314,6 +314,28 @@ async fn a_sink_that_hangs_is_logged_and_shown_within_3_s() {
     assert_eq!((bed.keys().len(), shown(&bed)), (2, None), "{}", log.text());
 }
 
+/// One message without an answer says nothing while the sink answers others.
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_answers_other_messages_does_not_count_as_silent() {
+    let mut bed = Bed::start();
+    bed.engine = None;
+    bed.sink = MemorySink::new(100, seconds(10));
+    let mut config = EngineConfig::new("i1");
+    config.lease = seconds(25);
+    bed.engine = Some(bed.another(config));
+    bed.sink.answer_by(|message| if message.task == "stuck" { Answer::Hang } else { Answer::Accept });
+    let well: Vec<String> = (0..10).map(|n| format!("well{n}")).collect();
+    bed.put([("stuck", after(millis(10)))]).await;
+    bed.put(well.iter().zip(1..).map(|(id, n)| (id.as_str(), after(millis(n * 500))))).await;
+    let shown = |bed: &Bed| bed.engine().state().sinks.iter().find_map(|sink| sink.unanswered_for);
+    for _ in 0..5 {
+        bed.pass(seconds(1)).await;
+        assert_eq!(shown(&bed), None, "{:?}", bed.keys());
+    }
+    bed.pass(seconds(3)).await;
+    assert!(shown(&bed) > Some(seconds(2)), "only the one is left");
+}
+
 /// An operator who looks at the end of the log sees that the outage lasts, and how late its tasks are.
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_logged_again_every_minute_with_its_length() {

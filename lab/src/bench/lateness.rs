@@ -34,13 +34,13 @@ const MAX_RUNS: u64 = 5;
 const ASSUMED_PUTS_PER_SECOND: u64 = 20_000;
 
 /// Maximum number of attempts to put all and to serve before the first due.
-const MAX_TRIES: usize = 4;
+pub(super) const MAX_TRIES: usize = 4;
 
 /// How long before the first due all tasks must be put.
 const MARGIN_TIME: Duration = Duration::from_millis(500);
 
 /// The additional time for each instance to start.
-const START_TIME: Duration = Duration::from_millis(1200);
+pub(super) const START_TIME: Duration = Duration::from_millis(1200);
 
 /// Dues at a steady rate, in turns.
 struct Steady {

@@ -7,6 +7,7 @@ use anyhow::{bail, ensure};
 
 use super::fleet::{Fleet, LaneAndDestination};
 use super::late::Late;
+use super::lateness::{MAX_TRIES, START_TIME};
 use super::moment::EVALSHA;
 use super::report::Report;
 use super::setup::BenchSetup;
@@ -18,12 +19,6 @@ use punctual::task::Lane;
 
 /// How long before the measurement tasks are due already, so that all instances know each other.
 const WARM_UP_TIME: Duration = Duration::from_secs(4);
-
-/// How long an instance may take to start.
-const START_TIME: Duration = Duration::from_millis(1200);
-
-/// Maximum number of attempts to put all and to serve before the first due.
-const MAX_TRIES: usize = 4;
 
 /// Runs the bench `fleet`.
 ///

@@ -26,7 +26,6 @@ use tracing::{debug, warn};
 
 use self::beat::Beat;
 use self::rank::WORSE_RANK_PAUSE;
-use crate::engine::BreakerState;
 use crate::engine::context::{Context, ShardContext};
 use crate::task::Lane;
 
@@ -50,41 +49,32 @@ pub(super) async fn send_beats(context: Arc<Context>) {
     let mut sent: Option<BTreeSet<Lane>> = None;
     let mut next = Instant::now();
     loop {
-        let own = own_state(&context);
-        if Instant::now() >= next || sent.as_ref() != Some(&own.lanes) {
-            sent = Some(own.lanes.clone());
-            send(&context, own).await;
+        let lanes = served_lanes(&context);
+        if Instant::now() >= next || sent.as_ref() != Some(&lanes) {
+            sent = Some(lanes);
+            send(&context).await;
             next = Instant::now() + MIN_BEAT_INTERVAL + Duration::from_millis(rand::random_range(0..200));
         }
         let serves = sent.as_ref().is_some_and(|lanes| !lanes.is_empty());
         tokio::select! {
             biased;
             () = context.closed.cancelled() => return,
-            // A stop may be over before the next look. The others must hear of it nevertheless.
+            // The others take over at once, while this instance still ends what it holds.
             () = context.stopping.cancelled(), if serves => {}
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
         }
     }
 }
 
-/// Logs instances that ended without a last beat. One that stops in order serves no lanes in its last beat.
-fn log_silent(silent: &[Arc<InstanceState>]) {
-    let died: Vec<&str> =
-        silent.iter().filter(|state| !state.lanes.is_empty()).map(|state| state.id.as_str()).collect();
-    if !died.is_empty() {
-        let (count, instances) = (died.len(), died[..died.len().min(MAX_LOGGED)].join(", "));
-        warn!(count, instances, "instances are silent; what they hold is due again once its lease has expired");
-    }
-}
-
 /// Sends the beat of an instance that has stopped, so that others take its shards over at once.
 pub(super) async fn send_last_beat(context: &Context) {
     // An error means that the others notice its silence.
-    drop(timeout(LAST_BEAT_TIMEOUT, send(context, own_state(context))).await);
+    drop(timeout(LAST_BEAT_TIMEOUT, send(context)).await);
 }
 
 /// Sends what this instance says of itself, and what it published since the last time.
-async fn send(context: &Context, own: InstanceState) {
+async fn send(context: &Context) {
+    let own = own_state(context);
     for _ in 0..MAX_BEATS_AT_ONCE {
         let mut beat = Beat::new(&own);
         let counters = || context.lanes.iter().map(|(lane, state)| (lane, &state.outcomes));
@@ -104,7 +94,7 @@ async fn send(context: &Context, own: InstanceState) {
 
 /// What this instance says of itself.
 pub(super) fn own_state(context: &Context) -> InstanceState {
-    let unavailable = context.sinks.values().filter(|sink| matches!(sink.breaker.state(), BreakerState::Open { .. }));
+    let unavailable = context.sinks.values().filter(|sink| sink.breaker.is_open());
     InstanceState {
         id: context.config.instance.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -118,10 +108,8 @@ fn served_lanes(context: &Context) -> BTreeSet<Lane> {
     if context.stopping.is_cancelled() {
         return BTreeSet::new();
     }
-    let claims = |lane: &Lane| {
-        context.lanes.get(lane).is_some_and(|lane| !matches!(lane.sink.breaker.state(), BreakerState::Open { .. }))
-    };
-    context.lanes.keys().filter(|lane| claims(lane)).cloned().collect()
+    let served = context.lanes.iter().filter(|(_, state)| !state.sink.breaker.is_open());
+    served.map(|(lane, _)| lane.clone()).collect()
 }
 
 /// Receives the beats of all instances and sets the ranks of this one, until the engine is closed.
@@ -162,6 +150,16 @@ pub(super) async fn keep_ranks(context: Arc<Context>) {
         if now <= compute_until {
             follow(&context, &view, now);
         }
+    }
+}
+
+/// Logs instances that ended without a last beat. One that stops in order serves no lanes in its last beat.
+fn log_silent(silent: &[Arc<InstanceState>]) {
+    let died: Vec<&str> =
+        silent.iter().filter(|state| !state.lanes.is_empty()).map(|state| state.id.as_str()).collect();
+    if !died.is_empty() {
+        let (count, instances) = (died.len(), died[..died.len().min(MAX_LOGGED)].join(", "));
+        warn!(count, instances, "instances are silent; what they hold is due again once its lease has expired");
     }
 }
 

@@ -155,9 +155,7 @@ impl ClaimState {
         let judgement = judge(outcome, &facts);
         self.end_trial(index, &judgement);
         match judgement {
-            Judgement::Accepted => {
-                self.decide(index, Decision::Accepted);
-            }
+            Judgement::Accepted => self.decide(index, Decision::Accepted),
             Judgement::Dead(reason, detail) => self.decide(index, Decision::Dead(reason, detail)),
             Judgement::Again { .. } if self.ending => {
                 let verdict = self.flights[index].back();

@@ -27,7 +27,7 @@ impl DestinationTrials {
         trial.map(|trial| trial.waiting.push_back(index)).is_some()
     }
 
-    /// Continues a trial with another flight.
+    /// Puts a trial back that goes on with another flight.
     pub(super) fn put_back(&mut self, trial: DestinationTrial) {
         self.0.push(trial);
     }
