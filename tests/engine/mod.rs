@@ -11,6 +11,7 @@ mod metrics;
 mod moves;
 mod pause;
 mod sink_faults;
+mod sink_log;
 mod traces;
 
 use std::collections::BTreeMap;
