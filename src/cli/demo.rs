@@ -89,7 +89,7 @@ pub(super) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
         let mut signals = Signals::listen()?;
         let (place, mut parts) = Place::find(arguments).await?;
         let timeline = serve::open_timeline(&place.config, &parts.tls)?.there(&place.config).await?;
-        let clock = timeline.clock();
+        let clock = timeline.any_clock();
         let book = Book::new();
         parts.sinks = watched(parts.sinks, &timeline, &book);
         let instance = Instance::start(&place.config, timeline, parts).await?;
@@ -161,7 +161,7 @@ fn watched(
     book: &Arc<Book>,
 ) -> BTreeMap<String, EngineSink> {
     let watch = |sink: EngineSink| {
-        let watch = Watch::new(sink.sink, timeline.clock(), PREFIX, Arc::clone(book));
+        let watch = Watch::new(sink.sink, timeline.any_clock(), PREFIX, Arc::clone(book));
         EngineSink { sink: Arc::new(watch), patience: sink.patience }
     };
     sinks.into_iter().map(|(name, sink)| (name, watch(sink))).collect()

@@ -130,17 +130,16 @@ impl Opened {
     /// Waits until Redis is reachable and checked; fails after a while, for interactive commands.
     pub(super) async fn there(self, config: &Config) -> Result<Arc<dyn Timeline>, Failure> {
         let Some(redis) = self.redis else { return Ok(self.timeline) };
-        let mut link = redis.link();
         let there = timeout(REDIS_TIMEOUT, async {
             redis.check_layout().await?;
-            // Until the link is up the clock shows this machine's time.
-            link.wait_for(|link| matches!(link, Link::Up(_))).await.ok();
+            // Until then the clock shows this machine's time.
+            redis.all_up().await;
             Ok::<(), RedisError>(())
         });
         match there.await {
             Ok(Ok(())) => Ok(self.timeline),
             Ok(Err(error)) => Err(refusal(config, error)),
-            Err(_) => Err(unreachable(config, &redis.link().borrow())),
+            Err(_) => Err(unreachable(config, redis.away().as_deref())),
         }
     }
 }
@@ -155,11 +154,8 @@ pub(super) fn open_timeline(config: &Config, tls: &Tls) -> Result<Opened, Failur
     Ok(Opened { timeline: redis.clone(), redis: Some(redis) })
 }
 
-fn unreachable(config: &Config, link: &Link) -> Failure {
-    let detail = match link {
-        Link::Down(detail) => detail.clone(),
-        Link::Up(_) => format!("no answer within {REDIS_TIMEOUT:?}"),
-    };
+fn unreachable(config: &Config, away: Option<&str>) -> Failure {
+    let detail = away.map_or_else(|| format!("no answer within {REDIS_TIMEOUT:?}"), str::to_owned);
     Failure::failed(anyhow!("cannot reach Redis at `{}`: {detail}", config.redis))
         .hint("start one, name one with `--redis` or `PUNCTUAL__REDIS__URL`, or try without: `--redis memory:`")
 }

@@ -52,7 +52,15 @@ pub(super) struct StatsView {
 struct TimelineView {
     status: Printable,
     detail: Option<Printable>,
+    #[serde(default)]
+    away: Vec<AwayView>,
     lost: Option<Printable>,
+}
+
+#[derive(Deserialize)]
+struct AwayView {
+    shards: Vec<u16>,
+    detail: Printable,
 }
 
 #[derive(Deserialize)]
@@ -169,6 +177,10 @@ fn table(stats: &StatsView) -> String {
     }
     if let Some(as_of) = &stats.as_of {
         text += &format!("the numbers are as of {as_of}\n");
+    }
+    for AwayView { shards, detail } in &stats.timeline.away {
+        let shards: Vec<String> = shards.iter().map(ToString::to_string).collect();
+        text += &format!("shards {} are not reachable: {detail}\n", shards.join(", "));
     }
     if let Some(lost) = &stats.timeline.lost {
         text += &format!("the timeline was lost at {lost}: all tasks that waited then are gone\n");

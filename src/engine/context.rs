@@ -28,13 +28,12 @@ use crate::engine::leases::Leases;
 use crate::engine::throttle::Throttle;
 use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
-use crate::timeline::{Glance, Timeline, Token};
+use crate::timeline::{Glance, Link, Timeline, Token};
 
 /// State of the engine.
 pub(super) struct Context {
     pub(super) config: EngineConfig,
     pub(super) timeline: Arc<dyn Timeline>,
-    pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) shards: Vec<Arc<ShardContext>>,
     pub(super) lanes: BTreeMap<Lane, Arc<LaneContext>>,
@@ -63,6 +62,8 @@ pub(super) struct Context {
 /// State of one shard.
 pub(super) struct ShardContext {
     pub(super) shard: Shard,
+    /// The clock that decides which of its tasks are due.
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) leases: Leases,
     /// Whether the timeline is reachable and all leases were renewed since the last reconnect.
     pub(super) ready: watch::Sender<bool>,
@@ -146,6 +147,11 @@ impl Context {
     pub(super) fn wake_shard(&self, shard: Shard) {
         let signals = self.signals.iter().filter(|((of_shard, _), _)| *of_shard == shard);
         signals.for_each(|(_, signal)| signal.look_from_oldest());
+    }
+
+    /// Whether any shard is reachable.
+    pub(super) fn any_shard_up(&self) -> bool {
+        self.shards.iter().any(|shard| matches!(&*self.timeline.link(shard.shard).borrow(), Link::Up(_)))
     }
 
     /// A new token for a claim.

@@ -4,7 +4,7 @@
 //! It computes the first due, the shard and the record of a task, and turns the timeline's answers into definite ones.
 //! A request that failed with [`TimelineError::Unknown`] either took effect before the answer or never will.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,6 +138,15 @@ pub enum GetError {
     Record(#[from] crate::task::record::RecordError),
 }
 
+/// Puts that the timeline refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedPuts {
+    /// Whether all servers of the timeline refused one.
+    pub everywhere: bool,
+    /// The error text of one of them.
+    pub detail: String,
+}
+
 /// A put with its index in the request, ready to be sent.
 struct Prepared {
     index: usize,
@@ -151,17 +160,31 @@ impl Intake {
         Intake { timeline, lanes: Arc::new(lanes), browse_lock: ScanLock::default(), refusals: Arc::default() }
     }
 
-    /// The error text of the timeline if it refused a put, or did not confirm one, in the last 5 s and has accepted
-    /// none since.
+    /// Whether the timeline refused a put, or did not confirm one, in the last 5 s and has accepted none since.
     #[must_use]
-    pub fn refused(&self) -> Option<String> {
-        self.refusals.lately()
+    pub fn refused(&self) -> Option<RefusedPuts> {
+        let nodes: BTreeSet<_> = Shard::all(self.timeline.shards()).map(|shard| self.timeline.node(shard)).collect();
+        let refused: Vec<_> = nodes.iter().filter_map(|node| self.refusals.lately(*node)).collect();
+        let everywhere = refused.len() == nodes.len();
+        refused.into_iter().next().map(|detail| RefusedPuts { everywhere, detail })
     }
 
-    /// The clock that decides which tasks are due.
+    /// The clock of a shard that is reachable, for what concerns no task in particular.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
-        self.timeline.clock()
+        self.timeline.any_clock()
+    }
+
+    /// The shard of a task, and this moment plus `time_limit` on its clock.
+    pub(in crate::engine) fn shard_until(&self, id: &TaskId, time_limit: Duration) -> (Shard, Timestamp) {
+        let shard = Shard::of(id, self.timeline.shards());
+        (shard, self.timeline.clock(shard).now().plus(time_limit))
+    }
+
+    /// This moment plus `time_limit` on the clock of each shard, by the number of the shard.
+    pub(in crate::engine) fn all_shards_until(&self, time_limit: Duration) -> Vec<Timestamp> {
+        let shards = Shard::all(self.timeline.shards());
+        shards.map(|shard| self.timeline.clock(shard).now().plus(time_limit)).collect()
     }
 
     /// Puts tasks in order and answers each. A call to the timeline takes at most `time_limit` and has no effect after
@@ -186,7 +209,7 @@ impl Intake {
         trace: Option<Traceparent>,
         time_limit: Duration,
     ) -> Vec<Result<EffectivePut, PutError>> {
-        let now = self.clock().now();
+        let nows = self.all_shards_until(Duration::ZERO);
         let show = (tasks.len() == 1).then(|| tasks[0].clone());
         let mut answers: Vec<Result<EffectivePut, PutError>> = Vec::with_capacity(tasks.len());
         let mut shards: BTreeMap<Shard, Vec<Prepared>> = BTreeMap::new();
@@ -195,9 +218,9 @@ impl Intake {
             if matches!(task.schedule.when, When::Cron { .. }) {
                 tokio::task::yield_now().await;
             }
-            match self.prepare(index, id, lane, task, now, trace) {
+            let shard = Shard::of(&id, self.timeline.shards());
+            match self.prepare(index, id, lane, task, nows[usize::from(shard.number())], trace) {
                 Ok(prepared) => {
-                    let shard = Shard::of(&prepared.put.id, self.timeline.shards());
                     shards.entry(shard).or_default().push(prepared);
                     answers.push(Err(PutError::Timeline(TimelineError::Broken("no answer".into()))));
                 }
@@ -209,6 +232,7 @@ impl Intake {
             answers[index] = answer;
         }
         if let (Some((id, _, task)), [Ok(put)]) = (show, answers.as_mut_slice()) {
+            let now = nows[usize::from(Shard::of(&id, self.timeline.shards()).number())];
             put.next = self.upcoming(&id, &task, put, now).await;
         }
         answers
@@ -232,8 +256,8 @@ impl Intake {
         revision: Option<TaskRevision>,
         time_limit: Duration,
     ) -> Result<CancelAnswer, TimelineError> {
-        let not_after = self.clock().now().plus(time_limit);
-        self.timeline.cancel(Shard::of(id, self.timeline.shards()), id, revision, not_after).await
+        let (shard, not_after) = self.shard_until(id, time_limit);
+        self.timeline.cancel(shard, id, revision, not_after).await
     }
 
     /// Reads a task.
@@ -323,7 +347,7 @@ impl Intake {
         let mut answers = Vec::with_capacity(prepared.len());
         for call in calls(prepared) {
             // Each call has the whole time, because the call before may have waited for a task in flight.
-            let not_after = self.clock().now().plus(time_limit);
+            let not_after = self.timeline.clock(shard).now().plus(time_limit);
             answers.extend(self.put_call(shard, mode, call, not_after).await);
         }
         answers
@@ -344,14 +368,15 @@ impl Intake {
             let puts = call.iter().map(|prepared| prepared.put.clone()).collect();
             let answers = match self.timeline.put(shard, mode, puts, not_after).await {
                 Ok(answers) => {
-                    self.refusals.answered(&answers);
+                    self.refusals.answered(self.timeline.node(shard), &answers);
                     if answers.iter().any(|answer| answer.result == PutResult::Unconfirmed) {
-                        self.refusals.note(&TimelineError::Unconfirmed(UNCONFIRMED.to_owned()));
+                        let unconfirmed = TimelineError::Unconfirmed(UNCONFIRMED.to_owned());
+                        self.refusals.note(self.timeline.node(shard), &unconfirmed);
                     }
                     answers
                 }
                 Err(error) => {
-                    self.refusals.note(&error);
+                    self.refusals.note(self.timeline.node(shard), &error);
                     done.extend(call.into_iter().map(|prepared| (prepared.index, Err(error.clone().into()))));
                     return done;
                 }
@@ -359,7 +384,7 @@ impl Intake {
             // The limit counts from the first answer, which may be late if other tasks of the call had to be confirmed.
             let pause = backoff.next();
             let give_up = *give_up.get_or_insert_with(|| Instant::now() + IN_FLIGHT_TIMEOUT);
-            let last = Instant::now() + pause >= give_up || self.clock().now().plus(pause) > not_after;
+            let last = Instant::now() + pause >= give_up || self.timeline.clock(shard).now().plus(pause) > not_after;
             let mut in_flight = Vec::new();
             for (prepared, answer) in call.into_iter().zip(answers) {
                 if answer.result == PutResult::InFlight && !last {

@@ -47,7 +47,7 @@ pub use destinations::failed_attempts::FailedAttempt;
 pub use instances::{InstanceState, PublishRate};
 pub use intake::{Intake, LaneRequirements};
 pub use punctual_sinks::DestinationPatterns;
-pub use state::{EngineState, LaneState, PausedLane, SinkState};
+pub use state::{AwayShards, EngineState, LaneState, PausedLane, SinkState};
 
 use breaker::Breaker;
 use claiming::capacity::Capacity;
@@ -171,12 +171,12 @@ impl Engine {
             let context = lane_context(&config, &metrics, lane.clone(), settings, Arc::clone(sink));
             served.insert(lane, Arc::new(context));
         }
-        let shards: Vec<_> = Shard::all(timeline.shards()).map(|shard| Arc::new(shard_context(shard))).collect();
+        let shards: Vec<_> =
+            Shard::all(timeline.shards()).map(|shard| Arc::new(shard_context(shard, timeline.as_ref()))).collect();
         let pairs = shards.iter().flat_map(|shard| served.keys().map(|lane| (shard.shard, lane.clone())));
         let signals = pairs.map(|pair| (pair, Arc::default())).collect();
         let view = Mutex::new(View::new(&config.instance));
         let context = Arc::new(Context {
-            clock: timeline.clock(),
             config,
             timeline,
             metrics,
@@ -351,9 +351,10 @@ fn lane_context(
     }
 }
 
-fn shard_context(shard: Shard) -> ShardContext {
+fn shard_context(shard: Shard, timeline: &dyn Timeline) -> ShardContext {
     ShardContext {
         shard,
+        clock: timeline.clock(shard),
         leases: Leases::default(),
         ready: watch::Sender::new(false),
         glance: Mutex::new((Vec::new(), Glance::default())),

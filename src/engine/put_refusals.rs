@@ -1,5 +1,6 @@
 //! Whether the timeline refuses puts, for `/readyz` and the log.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -27,25 +28,36 @@ fn consequence(detail: &str) -> &'static str {
     }
 }
 
+/// Maximum number of servers whose refusals are remembered.
+const MAX_NODES: usize = 100;
+
 /// What is known of refused puts.
 #[derive(Default)]
 pub(super) struct PutRefusals {
-    /// When the timeline last refused a put or did not confirm one, with its error text. `None` once a put succeeded.
-    last: Mutex<Option<(Instant, String)>>,
+    /// When a server of the timeline last refused a put or did not confirm one, with its error text. It leaves the map
+    /// once it accepts a put. The key is the number of the server, `None` if there is only one.
+    last: Mutex<BTreeMap<Option<u64>, (Instant, String)>>,
 }
 
 impl PutRefusals {
-    /// The error text of a refused put, if that was lately.
-    pub(super) fn lately(&self) -> Option<String> {
-        self.last.lock().as_ref().filter(|(at, _)| at.elapsed() < MAX_REFUSED_TIME).map(|(_, detail)| detail.clone())
+    /// The error text of a put that this server refused, if that was lately.
+    pub(super) fn lately(&self, node: Option<u64>) -> Option<String> {
+        let last = self.last.lock();
+        last.get(&node).filter(|(at, _)| at.elapsed() < MAX_REFUSED_TIME).map(|(_, detail)| detail.clone())
     }
 
-    /// Notes that the timeline refused or did not confirm a put, and logs the first one.
-    pub(super) fn note(&self, error: &TimelineError) {
+    /// Notes that this server refused or did not confirm a put, and logs the first one.
+    pub(super) fn note(&self, node: Option<u64>, error: &TimelineError) {
         let (TimelineError::Refused(detail) | TimelineError::Unconfirmed(detail)) = error else { return };
-        if self.last.lock().replace((Instant::now(), detail.clone())).is_some() {
+        let mut last = self.last.lock();
+        if last.insert(node, (Instant::now(), detail.clone())).is_some() {
             return;
         }
+        if last.len() > MAX_NODES {
+            // The number of a server that was replaced is smaller than that of its successor.
+            last.pop_first();
+        }
+        drop(last);
         if matches!(error, TimelineError::Unconfirmed(_)) {
             warn!(detail, "redis does not confirm writes; puts are answered 503 timeline_unknown");
         } else {
@@ -53,12 +65,16 @@ impl PutRefusals {
         }
     }
 
-    /// Notes that the timeline accepts puts. Only a written task counts, because a full Redis still answers
+    /// Notes that this server accepts puts. Only a written task counts, because a full Redis still answers
     /// `unchanged`.
-    pub(super) fn answered(&self, answers: &[PutAnswer]) {
+    pub(super) fn answered(&self, node: Option<u64>, answers: &[PutAnswer]) {
         let written = |answer: &PutAnswer| matches!(answer.result, PutResult::Created | PutResult::Replaced);
-        if answers.iter().any(written) && self.last.lock().take_if(|(at, _)| at.elapsed() >= MIN_REFUSED_TIME).is_some()
-        {
+        if !answers.iter().any(written) {
+            return;
+        }
+        let mut last = self.last.lock();
+        if last.get(&node).is_some_and(|(at, _)| at.elapsed() >= MIN_REFUSED_TIME) {
+            last.remove(&node);
             info!("redis accepts puts again");
         }
     }

@@ -13,7 +13,7 @@ use crate::engine::context::{Context, SinkContext};
 use crate::engine::destinations::FailingDestination;
 use crate::engine::instances::{InstanceState, PublishRate, own_state};
 use crate::engine::prober::SILENCE;
-use crate::task::Lane;
+use crate::task::{Lane, Shard};
 use crate::timeline::{LanePause, Link};
 
 /// Maximum number of failing destinations that are shown for each sink.
@@ -31,8 +31,10 @@ const CLOCK_LOG_PAUSE: Duration = Duration::from_secs(3600);
 /// The state of an engine at one moment.
 #[derive(Clone, Debug)]
 pub struct EngineState {
-    /// Whether the timeline is reachable.
+    /// Whether any shard of the timeline is reachable.
     pub link: Link,
+    /// The shards that are not, if others are.
+    pub away: Vec<AwayShards>,
     /// Configured lanes, and other lanes that have tasks.
     pub lanes: Vec<LaneState>,
     /// The sinks, sorted by name.
@@ -47,6 +49,15 @@ pub struct EngineState {
     pub instances: Vec<Arc<InstanceState>>,
     /// The loop whose last step is the longest ago, and its age.
     pub slowest_loop: Option<(String, Duration)>,
+}
+
+/// Shards that are not reachable for the same reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AwayShards {
+    /// Their numbers.
+    pub shards: Vec<Shard>,
+    /// Why; it names the server.
+    pub detail: String,
 }
 
 /// The state of a lane as of the last glance, which is normally less than a second old.
@@ -107,7 +118,8 @@ impl EngineState {
     #[must_use]
     pub fn new(link: Link) -> EngineState {
         let (lanes, sinks, instances) = (Vec::new(), Vec::new(), Vec::new());
-        EngineState { link, lanes, sinks, as_of: None, lost: None, dead: 0, instances, slowest_loop: None }
+        let (as_of, lost, dead, away) = (None, None, 0, Vec::new());
+        EngineState { link, away, lanes, sinks, as_of, lost, dead, instances, slowest_loop: None }
     }
 }
 
@@ -153,7 +165,7 @@ pub(super) fn look(context: &Context) -> EngineState {
             ..SinkState::new(&sink.name, sink.sink.kind(), sink.breaker.state())
         }
     });
-    let link = context.timeline.link().borrow().clone();
+    let (link, away) = reachable(context);
     let mut lanes: Vec<LaneState> = lanes(context).into_values().collect();
     let mut instances = vec![Arc::new(own_state(context))];
     let rates = {
@@ -163,14 +175,37 @@ pub(super) fn look(context: &Context) -> EngineState {
     };
     lanes.iter_mut().for_each(|lane| lane.published = rates.get(&lane.lane).copied().unwrap_or_default());
     EngineState {
-        as_of: if matches!(link, Link::Down(_)) { last_glance(context) } else { None },
+        as_of: if matches!(link, Link::Down(_)) || !away.is_empty() { last_glance(context) } else { None },
         link,
+        away,
         lost: lost(context),
         lanes,
         sinks: sinks.collect(),
         dead: context.shards.iter().map(|shard| shard.glance.lock().1.dead).sum(),
         instances,
         slowest_loop: context.pulses.slowest(),
+    }
+}
+
+/// Whether any shard is reachable, and those that are not if others are.
+fn reachable(context: &Context) -> (Link, Vec<AwayShards>) {
+    let (mut up, mut away): (_, Vec<AwayShards>) = (None, Vec::new());
+    for shard in &context.shards {
+        match context.timeline.link(shard.shard).borrow().clone() {
+            link @ Link::Up(_) => up = Some(link),
+            Link::Down(detail) => match away.iter_mut().find(|other| other.detail == detail) {
+                Some(other) => other.shards.push(shard.shard),
+                None => away.push(AwayShards { shards: vec![shard.shard], detail }),
+            },
+        }
+    }
+    match (up, away.as_slice()) {
+        (Some(up), _) => (up, away),
+        (None, [first, others @ ..]) => {
+            let link = Link::Down(first.detail.clone());
+            if others.is_empty() { (link, Vec::new()) } else { (link, away) }
+        }
+        (None, []) => (Link::Down("there are no shards".to_owned()), away),
     }
 }
 
@@ -191,17 +226,18 @@ fn failing(sink: &SinkContext) -> (usize, Vec<(FailingDestination, u64)>) {
 fn last_glance(context: &Context) -> Option<Timestamp> {
     let glanced = context.shards.iter().map(|shard| *shard.glanced.lock());
     let oldest = glanced.collect::<Option<Vec<Instant>>>()?.into_iter().min()?;
-    Some(context.clock.now().minus(oldest.elapsed()))
+    Some(context.timeline.any_clock().now().minus(oldest.elapsed()))
 }
 
 fn lost(context: &Context) -> Option<Timestamp> {
     let lost_for = context.timeline.lost_for().filter(|lost_for| *lost_for < LOST_SHOWN_FOR)?;
-    Some(context.clock.now().minus(lost_for))
+    Some(context.timeline.any_clock().now().minus(lost_for))
 }
 
 /// Shows the difference between the clocks of this machine and of Redis, and logs a large one.
 fn compare_clocks(context: &Context) {
-    let Some(micros) = context.clock.wall_difference_micros() else { return };
+    let differences = context.shards.iter().filter_map(|shard| shard.clock.wall_difference_micros());
+    let Some(micros) = differences.max_by_key(|micros| micros.unsigned_abs()) else { return };
     let seconds = Duration::from_micros(micros.unsigned_abs()).as_secs_f64();
     context.metrics.clock_difference.set(if micros < 0 { -seconds } else { seconds });
     if seconds > MAX_CLOCK_DIFFERENCE && context.clock_log.passes(CLOCK_LOG_PAUSE) {
@@ -220,7 +256,7 @@ pub(super) fn show(context: &Context) {
     compare_clocks(context);
     context.lanes.values().for_each(|lane| lane.log_counted(false));
     context.sinks.values().for_each(|sink| sink.log_other_destinations());
-    let (lanes, now) = (lanes(context), context.clock.now());
+    let (lanes, now) = (lanes(context), context.timeline.any_clock().now());
     let mut shown = context.shown.lock();
     // A lane that was forgotten has no state any more.
     shown.iter().filter(|lane| !lanes.contains_key(*lane)).for_each(|lane| context.metrics.forget_lane(lane.as_str()));
@@ -246,7 +282,7 @@ pub(super) fn show(context: &Context) {
 
 /// How late the oldest unsettled occurrence of the lanes of a sink is, and how many wait although they were due.
 pub(super) fn lateness(context: &Context, sink: &SinkContext) -> (Duration, u64) {
-    let now = context.clock.now();
+    let now = context.timeline.any_clock().now();
     let lanes = lanes(context);
     let of_sink = || lanes.values().filter(|lane| lane.sink.as_ref() == Some(&sink.name));
     let oldest = of_sink().filter_map(|lane| lane.oldest).min();

@@ -16,6 +16,7 @@ use super::caller::Caller;
 use super::lanes::LanePauseView;
 use super::openapi::enums;
 use crate::clock::Timestamp;
+use crate::engine::intake::RefusedPuts;
 use crate::engine::{BreakerState, EngineState, FailingDestination, InstanceState, LaneState, PublishRate, SinkState};
 use crate::timeline::Link;
 
@@ -56,6 +57,9 @@ struct TimelineView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     detail: Option<String>,
+    /// Shards that are not reachable, if others are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    away: Vec<AwayView>,
     /// When this instance found the timeline gone from Redis with all its tasks; shown for an hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
@@ -65,8 +69,16 @@ struct TimelineView {
 impl TimelineView {
     /// Without addresses, which are not for tokens with limits.
     fn without_detail(self) -> TimelineView {
-        TimelineView { detail: None, ..self }
+        TimelineView { detail: None, away: Vec::new(), ..self }
     }
+}
+
+/// Shards that are not reachable for the same reason.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AwayShards)]
+struct AwayView {
+    shards: Vec<u16>,
+    detail: String,
 }
 
 /// A lane.
@@ -311,7 +323,7 @@ fn ready(api: &Api, state: &EngineState, may_read: bool) -> ReadyView {
     let unserved = |lane: &&LaneState| lane.sink.is_none();
     let timeline = timeline(api, state);
     ReadyView {
-        ready: timeline.status == "up",
+        ready: matches!(timeline.status, "up" | "degraded"),
         timeline: may_read.then_some(timeline),
         unavailable_sinks: may_read.then(|| state.sinks.iter().filter_map(unavailable).collect()),
         failing_destinations: may_read.then(|| state.sinks.iter().filter_map(failing).collect()),
@@ -322,13 +334,21 @@ fn ready(api: &Api, state: &EngineState, may_read: bool) -> ReadyView {
 
 fn timeline(api: &Api, state: &EngineState) -> TimelineView {
     let (status, detail) = match (&state.link, api.intake.refused()) {
-        (Link::Up(_), None) => ("up", None),
-        (Link::Up(_), Some(detail)) => ("refusing", Some(detail)),
+        (Link::Up(_), None) if state.away.is_empty() => ("up", None),
+        (Link::Up(_), None) => ("degraded", None),
+        (Link::Up(_), Some(RefusedPuts { everywhere, detail })) => {
+            (if everywhere { "refusing" } else { "degraded" }, Some(detail))
+        }
         (Link::Down(detail), _) => ("down", Some(detail.clone())),
     };
+    let away = state.away.iter().map(|away| AwayView {
+        shards: away.shards.iter().map(|shard| shard.number()).collect(),
+        detail: super::problem::without_secrets(&away.detail),
+    });
     TimelineView {
         status,
         detail: detail.as_deref().map(super::problem::without_secrets),
+        away: away.collect(),
         lost: state.lost.map(|lost| lost.to_string()),
     }
 }

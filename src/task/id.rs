@@ -169,6 +169,9 @@ impl FromStr for Key {
 pub struct Shard(u16);
 
 impl Shard {
+    /// The first shard, which every timeline has.
+    pub const FIRST: Shard = Shard(0);
+
     /// The shard of a task: `xxh3-64(task id) mod shards`; `shards` is at least 1.
     #[must_use]
     pub fn of(task: &TaskId, shards: u16) -> Shard {

@@ -63,14 +63,22 @@ pub const MAX_BEAT_BYTES: usize = 4096;
 /// A verb that takes a token can be repeated at any time.
 #[async_trait]
 pub trait Timeline: Send + Sync + 'static {
-    /// The clock that decides which tasks are due.
-    fn clock(&self) -> Arc<dyn Clock>;
+    /// The clock that decides which tasks of a shard are due.
+    fn clock(&self, shard: Shard) -> Arc<dyn Clock>;
+
+    /// The clock of a shard that is reachable, for what concerns no shard in particular.
+    fn any_clock(&self) -> Arc<dyn Clock>;
 
     /// Number of shards, at least 1.
     fn shards(&self) -> u16;
 
-    /// Whether the timeline is reachable. The receiver sees every change.
-    fn link(&self) -> watch::Receiver<Link>;
+    /// Whether a shard is reachable. The receiver sees every change.
+    fn link(&self, shard: Shard) -> watch::Receiver<Link>;
+
+    /// The number of the server that has a shard; `None` if one server has all shards.
+    fn node(&self, _shard: Shard) -> Option<u64> {
+        None
+    }
 
     /// How long ago the stored timeline was found to be lost, with all its tasks; `None` if it never was.
     fn lost_for(&self) -> Option<Duration> {
@@ -200,7 +208,7 @@ pub trait Timeline: Send + Sync + 'static {
     async fn show(&self, shard: Shard, key: &Key) -> Result<Option<Dead>, TimelineError>;
 }
 
-/// Whether the timeline is reachable.
+/// Whether a shard is reachable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
     /// Connected, for the n-th time.

@@ -117,7 +117,7 @@ impl Stage<RedisTimeline> {
         // A slow answer of a busy machine must not count as a dead server.
         config.response_timeout = Duration::from_secs(30);
         let timeline = RedisTimeline::connect(config).unwrap();
-        let mut link = timeline.link();
+        let mut link = timeline.link(Shard::FIRST);
         let up = link.wait_for(|link| matches!(link, Link::Up(_)));
         drop(timeout(Duration::from_secs(30), up).await.expect("a server that answers").unwrap());
         Stage::serve(clock, timeline, change).await

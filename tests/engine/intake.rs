@@ -1,6 +1,6 @@
 //! The write API: which errors it returns when the timeline fails.
 
-use punctual::engine::intake::PutError;
+use punctual::engine::intake::{PutError, RefusedPuts};
 use punctual::timeline::TimelineError;
 use punctual::timeline::Verb;
 use punctual::timeline::memory::InjectedFault;
@@ -43,7 +43,8 @@ async fn a_put_that_fails_because_its_task_keeps_moving_blocks_no_other_put() {
         put_into(&bed, InjectedFault::Refused(full.clone())).await,
         PutError::Timeline(TimelineError::Refused(full.clone()))
     );
-    assert_eq!(bed.intake.refused(), Some(full), "it concerns every task");
+    let refused = RefusedPuts { everywhere: true, detail: full };
+    assert_eq!(bed.intake.refused(), Some(refused), "it concerns every task");
     bed.pass(seconds(5)).await;
     assert_eq!(bed.intake.refused(), None, "after a while puts are tried again");
 }

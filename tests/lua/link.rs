@@ -60,7 +60,7 @@ fn shard() -> Shard {
 }
 
 fn within(timeline: &RedisTimeline, span: Duration) -> Timestamp {
-    timeline.clock().now().plus(span)
+    timeline.any_clock().now().plus(span)
 }
 
 async fn put_at(timeline: &RedisTimeline, id: &str, not_after: Timestamp) -> Result<PutResult, TimelineError> {
@@ -76,13 +76,13 @@ async fn put_now(timeline: &RedisTimeline, id: &str) -> Result<PutResult, Timeli
 async fn the_clock_is_redis_own() {
     let Some(server) = shared_server() else { return };
     let timeline = with_long_timeouts(&server).await;
-    assert!(timeline.clock().uncertainty() < LONG_TIMEOUT, "known from the first connection on");
+    assert!(timeline.any_clock().uncertainty() < LONG_TIMEOUT, "known from the first connection on");
     let reported = || {
         let (seconds, micros): (i64, i64) = ::redis::cmd("TIME").query(&mut server.connect()).unwrap();
         at(seconds * 1000 + micros / 1000)
     };
-    let off = timeline.clock().uncertainty() + Duration::from_secs(1);
-    let (before, now, after) = (reported(), timeline.clock().now(), reported());
+    let off = timeline.any_clock().uncertainty() + Duration::from_secs(1);
+    let (before, now, after) = (reported(), timeline.any_clock().now(), reported());
     assert!(before.minus(off) < now && now < after.plus(off), "{before} {now} {after}");
     let glance = timeline.glance(shard(), glancing(&[("default", true)])).await.unwrap();
     assert_eq!(glance.dead, 0);
@@ -93,7 +93,7 @@ async fn the_clock_is_redis_own() {
 async fn a_reap_that_redis_reads_after_a_hang_ends_no_claim() {
     let Some(server) = own_server(&[]) else { return };
     let timeline = connected(&server).await;
-    let due = timeline.clock().now().plus(Duration::from_millis(1));
+    let due = timeline.any_clock().now().plus(Duration::from_millis(1));
     let puts = vec![Put { due, ..put("a", 1, "x") }];
     timeline.put(shard(), PutMode::Put, puts, within(&timeline, Duration::from_secs(10))).await.unwrap();
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -264,7 +264,7 @@ async fn a_call_with_a_lost_reply_is_sent_again_and_is_unknown_if_uncertain() {
     lose(&scripts::CANCEL);
     let not_after = soon();
     assert!(is_unknown(&timeline.cancel(shard(), &task("a"), None, not_after).await.map(|_| true)));
-    assert!(timeline.clock().now() > not_after, "no copy can take effect any more");
+    assert!(timeline.any_clock().now() > not_after, "no copy can take effect any more");
     assert!(timeline.get(shard(), &task("a")).await.unwrap().is_none());
     lose(&scripts::REQUEUE);
     assert!(is_unknown(&timeline.requeue(shard(), &keys[0], None, soon()).await.map(|_| true)));
@@ -286,7 +286,7 @@ async fn a_call_with_a_lost_reply_is_sent_again_and_is_unknown_if_uncertain() {
     ));
     assert_eq!(calls() - before, 1);
     let held = timeline.get(shard(), &task("t")).await.unwrap().unwrap();
-    assert!(held.due < timeline.clock().now(), "it was triggered");
+    assert!(held.due < timeline.any_clock().now(), "it was triggered");
     assert_eq!(lost.load(Ordering::Relaxed), 8);
 }
 
@@ -318,7 +318,10 @@ async fn an_unanswered_put_took_effect_before_its_error_or_never_will() {
     let not_after = within(&timeline, Duration::from_millis(1200));
     let unknown = put_at(&timeline, "a", not_after).await;
     assert!(matches!(unknown, Err(TimelineError::Unknown(_))), "{unknown:?}");
-    assert!(timeline.clock().surely_past(not_after), "the error waited for the moment after which nothing is written");
+    assert!(
+        timeline.any_clock().surely_past(not_after),
+        "the error waited for the moment after which nothing is written"
+    );
     // Redis now runs the command from its socket buffer, after `not_after`.
     server.server.signal("CONT");
     let reader = RedisTimeline::connect(RedisConfig { response_timeout: LONG_TIMEOUT, ..config }).unwrap();
@@ -353,7 +356,7 @@ async fn a_put_cut_off_by_the_death_of_redis_waits_for_its_not_after() {
         server.server.kill();
     });
     assert!(matches!(put, Err(TimelineError::Unknown(_))), "{put:?}");
-    assert!(timeline.clock().surely_past(not_after));
+    assert!(timeline.any_clock().surely_past(not_after));
 }
 
 #[tokio::test]
@@ -363,7 +366,7 @@ async fn a_lost_subscription_alone_makes_a_new_generation() {
     let mut raw = server.connect();
     let killed: u32 = ::redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").query(&mut raw).unwrap();
     assert_eq!(killed, 1);
-    let mut link = timeline.link();
+    let mut link = timeline.link(Shard::FIRST);
     let again = tokio::time::timeout(LONG_TIMEOUT, link.wait_for(|link| *link == Link::Up(2)));
     again.await.unwrap().unwrap();
     let mut wakes = timeline.wakes();
@@ -397,7 +400,7 @@ async fn the_first_pause_stores_a_layout_that_older_versions_refuse() {
     let first = RedisTimeline::connect(config.clone()).unwrap();
     up(&first).await;
     let stored = || ::redis::cmd("GET").arg(&key).query::<Option<String>>(&mut server.connect()).unwrap();
-    let (lane, soon) = (Lane::default(), || first.clock().now().plus(LONG_TIMEOUT));
+    let (lane, soon) = (Lane::default(), || first.any_clock().now().plus(LONG_TIMEOUT));
     let pause = LanePauseRequest::Pause { until: None, about: PauseNote::default() };
     // A resume changes nothing.
     first.pause_lane(shard(), &lane, LanePauseRequest::Resume, soon()).await.unwrap();

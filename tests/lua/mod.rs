@@ -60,7 +60,7 @@ fn namespace() -> Namespace {
 
 /// Waits for a state of the link, with a time limit.
 async fn link_is(timeline: &RedisTimeline, wanted: impl FnMut(&Link) -> bool) -> Link {
-    let mut link = timeline.link();
+    let mut link = timeline.link(Shard::FIRST);
     let seen = tokio::time::timeout(Duration::from_secs(30), link.wait_for(wanted)).await;
     seen.expect("the link in time").expect("a living timeline").clone()
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use punctual::clock::ManualClock;
-use punctual::task::Namespace;
+use punctual::task::{Namespace, Shard};
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{Link, Timeline};
 
@@ -90,7 +90,7 @@ pub(crate) async fn connect(server: &RedisServer, clock: Arc<ManualClock>, shard
     // A long timeout, so that a busy machine is not taken for a dead server.
     config.response_timeout = Duration::from_secs(30);
     let timeline = RedisTimeline::connect(config).unwrap();
-    let mut link = timeline.link();
+    let mut link = timeline.link(Shard::FIRST);
     let up = link.wait_for(|link| matches!(link, Link::Up(_)));
     drop(tokio::time::timeout(Duration::from_secs(30), up).await.expect("a server that answers").unwrap());
     (timeline, raw)

@@ -253,7 +253,7 @@ async fn a_lost_wait_connection_is_replaced_without_losing_the_session() {
     state.lock().unwrap().1 = 1;
     assert_eq!(put(&timeline, "c", SOON).await, Ok(PutResult::Created));
     assert_ne!(line(), second, "one that is silent is given up");
-    assert_eq!(*timeline.link().borrow(), Link::Up(1), "the session that is written on stands");
+    assert_eq!(*timeline.link(Shard::FIRST).borrow(), Link::Up(1), "the session that is written on stands");
 }
 
 /// A wait confirms only writes of its own session. After the command connection was lost, it says nothing about earlier
@@ -328,7 +328,7 @@ async fn a_connection_to_another_process_confirms_nothing() {
         ..RedisConfig::new(&scripted.url(), "default".parse().unwrap(), 1)
     };
     let timeline = RedisTimeline::connect(config).unwrap();
-    let mut link = timeline.link();
+    let mut link = timeline.link(Shard::FIRST);
     let reported = |link: &Link| matches!(link, Link::Down(detail) if detail.contains("lead to two servers"));
     tokio::time::timeout(SOON, link.wait_for(reported)).await.unwrap().unwrap();
 }

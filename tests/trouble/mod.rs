@@ -49,13 +49,13 @@ async fn connected(url: &str, durability: Durability) -> Arc<RedisTimeline> {
 }
 
 async fn until_up(timeline: &RedisTimeline) {
-    let mut link = timeline.link();
+    let mut link = timeline.link(Shard::FIRST);
     let up = tokio::time::timeout(SOON, link.wait_for(|link| matches!(link, Link::Up(_)))).await;
     up.unwrap().unwrap();
 }
 
 fn within(timeline: &RedisTimeline, span: Duration) -> Timestamp {
-    timeline.clock().now().plus(span)
+    timeline.any_clock().now().plus(span)
 }
 
 fn new(id: &str, due: i64, body: &str) -> Put {

@@ -110,7 +110,7 @@ impl TaskNamespace {
         let config = RedisConfig::new(url.expose_secret(), namespace.clone(), SHARDS);
         // An overloaded machine is slow.
         let timeline = RedisTimeline::connect(RedisConfig { response_timeout: CALL_TIMEOUT, ..config })?;
-        let mut link = timeline.link();
+        let mut link = timeline.link(Shard::FIRST);
         let up = tokio::time::timeout(CONNECT_TIMEOUT, async {
             timeline.check_layout().await?;
             link.wait_for(|link| matches!(link, Link::Up(_))).await.context("the timeline is closed")?;
@@ -133,7 +133,7 @@ impl TaskNamespace {
     /// # Errors
     /// If one of them is not created.
     pub(super) async fn put(&self, batch: &Batch<'_>, tell: &(dyn Fn(u64) + Sync)) -> anyhow::Result<()> {
-        let now = self.timeline.clock().now();
+        let now = self.timeline.any_clock().now();
         let mut waiting: Vec<Vec<Put>> = Shard::all(SHARDS).map(|_| Vec::new()).collect();
         let mut calls = JoinSet::new();
         let mut last: Option<(Timestamp, Bytes)> = None;
@@ -189,7 +189,7 @@ pub(super) async fn join_all(mut calls: JoinSet<anyhow::Result<()>>) -> anyhow::
 }
 
 async fn call(timeline: Arc<RedisTimeline>, shard: Shard, puts: Vec<Put>) -> anyhow::Result<()> {
-    let not_after = timeline.clock().now().plus(CALL_TIMEOUT);
+    let not_after = timeline.any_clock().now().plus(CALL_TIMEOUT);
     let answers = timeline.put(shard, PutMode::Put, puts, not_after).await.context("cannot put tasks")?;
     let other = answers.iter().find(|answer| answer.result != PutResult::Created);
     ensure!(other.is_none(), "a new task was not created: {other:?}");

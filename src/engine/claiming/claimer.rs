@@ -111,11 +111,11 @@ impl Claimer {
             if let Some(notice) = self.signal.take() {
                 next_claim.notified(notice);
             }
-            let now = self.context.clock.now();
+            let now = self.shard.clock.now();
             match next_claim.asks_at(self.signal.rank().get(), self.lane.has_returns(), now) {
                 Some(at) if now >= at => return,
                 Some(at) => tokio::select! {
-                    () = self.context.clock.sleep_until(at) => {}
+                    () = self.shard.clock.sleep_until(at) => {}
                     () = self.signal.notified() => {}
                 },
                 None => self.signal.notified().await,
@@ -138,7 +138,7 @@ impl Claimer {
         }
         let permit = next_claim.asks_for_suspects().then(|| self.context.suspects.take(&self.signal)).flatten();
         let lane = LaneNow {
-            now: self.context.clock.now(),
+            now: self.shard.clock.now(),
             has_returns: self.lane.has_returns(),
             may_take_suspects: permit.is_some(),
         };
@@ -195,7 +195,7 @@ impl Claimer {
         let (timeline, shard, lane, lease) = (&self.context.timeline, self.shard.shard, &self.lane.lane, config.lease);
         let max = lane_share.occurrences().min(sink_share.occurrences()).min(config.batch).min(MAX_BATCH);
         let max_bytes = lane_share.bytes().min(sink_share.bytes()).min(MAX_CLAIM_BYTES);
-        let not_after = self.context.clock.now().plus(CLAIM_TIMEOUT);
+        let not_after = self.shard.clock.now().plus(CLAIM_TIMEOUT);
         match kind {
             ClaimKind::Suspects | ClaimKind::Unreadable => {
                 let unreadable = kind == ClaimKind::Unreadable;

@@ -119,7 +119,7 @@ impl Intake {
         time_limit: Duration,
     ) -> Result<BulkResult, TimelineError> {
         let give_up = Instant::now() + time_limit;
-        let not_after = self.clock().now().plus(time_limit);
+        let not_after = self.all_shards_until(time_limit);
         let until =
             from.as_ref().map_or_else(|| self.clock().now().plus(Duration::from_millis(1)), |position| position.until);
         let filter = DeadFilter { to: Some(filter.to.map_or(until, |to| to.min(until))), ..filter.clone() };
@@ -134,7 +134,7 @@ impl Intake {
             let end = match looked {
                 Ok((dead, next)) => {
                     let begins = |index| index < at_least || Instant::now() < give_up;
-                    let (last, end) = self.bulk_slice(action, &dead, begins, not_after, &mut result).await;
+                    let (last, end) = self.bulk_slice(action, &dead, begins, &not_after, &mut result).await;
                     last_match = dead.last().map(|dead| dead.cursor.clone()).or(last_match);
                     match end {
                         SliceEnd::Complete if next.is_none() => return Ok(result),
@@ -165,7 +165,7 @@ impl Intake {
         action: BulkAction,
         dead: &[DeadSummary],
         begins: impl Fn(usize) -> bool + Sync,
-        not_after: Timestamp,
+        not_after: &[Timestamp],
         result: &mut BulkResult,
     ) -> (Option<DeadCursor>, SliceEnd) {
         // After one failure the others would only wait for their timeouts.
@@ -206,25 +206,25 @@ impl Intake {
         &self,
         action: BulkAction,
         dead: &DeadSummary,
-        not_after: Timestamp,
+        not_after: &[Timestamp],
     ) -> Result<EntryResult, TimelineError> {
         let (key, died) = (&dead.cursor.key, Some(dead.cursor.died));
+        let shard = self.shard(key);
+        let not_after = not_after[usize::from(shard.number())];
         Ok(match (action, &dead.lane) {
             (BulkAction::Count, _) => EntryResult::Changed,
-            (BulkAction::Discard, _) => match self.timeline.discard(self.shard(key), key, died, not_after).await? {
+            (BulkAction::Discard, _) => match self.timeline.discard(shard, key, died, not_after).await? {
                 true => EntryResult::Changed,
                 false => EntryResult::Gone,
             },
             (BulkAction::Requeue, None) => EntryResult::Unreadable,
             (BulkAction::Requeue, Some(lane)) if !self.lanes.contains_key(lane) => EntryResult::Unserved,
-            (BulkAction::Requeue, Some(_)) => {
-                match self.timeline.requeue(self.shard(key), key, died, not_after).await? {
-                    RequeueAnswer::Requeued => EntryResult::Changed,
-                    RequeueAnswer::InFlight => EntryResult::InFlight,
-                    RequeueAnswer::Unknown => EntryResult::Gone,
-                    RequeueAnswer::Unreadable => EntryResult::Unreadable,
-                }
-            }
+            (BulkAction::Requeue, Some(_)) => match self.timeline.requeue(shard, key, died, not_after).await? {
+                RequeueAnswer::Requeued => EntryResult::Changed,
+                RequeueAnswer::InFlight => EntryResult::InFlight,
+                RequeueAnswer::Unknown => EntryResult::Gone,
+                RequeueAnswer::Unreadable => EntryResult::Unreadable,
+            },
         })
     }
 }

@@ -156,13 +156,13 @@ impl Intake {
     /// # Errors
     /// If no instance serves its lane, or an error of the timeline.
     pub async fn requeue(&self, key: &Key, time_limit: Duration) -> Result<RequeueAnswer, RequeueError> {
-        let not_after = self.clock().now().plus(time_limit);
+        let (shard, not_after) = self.shard_until(&key.task, time_limit);
         match self.dead_one(key).await {
             Ok(Some((dead, record))) if !self.lanes.contains_key(&record.lane) => {
                 Err(self.unknown_lane(dead.lane.as_ref().unwrap_or(&record.lane)).into())
             }
             // If it is not dead, its key may wait or be in flight; the timeline tells.
-            Ok(_) => Ok(self.timeline.requeue(self.shard(key), key, None, not_after).await?),
+            Ok(_) => Ok(self.timeline.requeue(shard, key, None, not_after).await?),
             Err(GetError::Record(error)) => Err(error.into()),
             Err(GetError::Timeline(error)) => Err(error.into()),
         }
@@ -173,7 +173,8 @@ impl Intake {
     /// # Errors
     /// An error of the timeline.
     pub async fn discard(&self, key: &Key, time_limit: Duration) -> Result<bool, TimelineError> {
-        self.timeline.discard(self.shard(key), key, None, self.clock().now().plus(time_limit)).await
+        let (shard, not_after) = self.shard_until(&key.task, time_limit);
+        self.timeline.discard(shard, key, None, not_after).await
     }
 
     /// Browses all shards, one after the other. Returns the matches, the oldest first, and the position up to which all

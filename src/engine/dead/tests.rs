@@ -175,8 +175,8 @@ async fn an_occurrence_that_died_again_after_the_scan_is_left_alone() {
             twin.dead.set(keys[1].to_string().into(), clock.now().as_millis());
             twin.dead_records.get_mut(keys[1].to_string().as_str()).unwrap().reason = "too late".into();
         });
-        let (mut result, not_after) = (BulkResult::default(), clock.now().plus(SECOND));
-        let (_, end) = intake.bulk_slice(action, &dead, |_| true, not_after, &mut result).await;
+        let (mut result, not_after) = (BulkResult::default(), intake.all_shards_until(SECOND));
+        let (_, end) = intake.bulk_slice(action, &dead, |_| true, &not_after, &mut result).await;
         assert!(matches!(end, SliceEnd::Complete));
         assert_eq!(result, BulkResult { done: 2, ..BulkResult::default() });
         assert_eq!(all(&intake, &DeadFilter::default(), 10).await, [keys[1].clone()]);

@@ -101,7 +101,7 @@ async fn reap(context: &Context, shard: &ShardContext, lane: &Lane, served: bool
             lease: context.config.lease,
             served,
             dead_keep: context.config.dead_keep,
-            not_after: context.clock.now().plus(REAP_TIMEOUT),
+            not_after: shard.clock.now().plus(REAP_TIMEOUT),
         };
         fault::reached(Point::BeforeReap);
         let reaped = context.timeline.reap(shard.shard, lane, request).await?;

@@ -20,13 +20,13 @@ const MAX_TOKENS: usize = 1000;
 
 /// Renews every fifth of a lease and after each reconnect. Ends with the engine.
 pub(in crate::engine) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
-    let mut link = context.timeline.link();
+    let mut link = context.timeline.link(shard.shard);
     let pulse = context.pulses.start(format!("leases {}", shard.shard));
     let every = (context.config.lease / 5).min(MAX_PAUSE);
     loop {
         pulse.beat();
         let state = link.borrow_and_update().clone();
-        context.metrics.timeline_up.set(i64::from(matches!(state, Link::Up(_))));
+        context.metrics.timeline_up.set(i64::from(context.any_shard_up()));
         let pause = match state {
             Link::Up(_) => match extend_all(&context, &shard).await {
                 Ok(()) => {

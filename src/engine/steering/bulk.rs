@@ -15,7 +15,7 @@ use tracing::info;
 use crate::engine::intake::{GetError, Intake};
 use crate::engine::list::{ListError, ListPosition};
 use crate::engine::steering::SkipError;
-use crate::task::{Lane, Shard, TaskId};
+use crate::task::{Lane, TaskId};
 use crate::timeline::{CancelAnswer, PauseNote, TaskFilter, TaskPauseAnswer, TaskPauseRequest, TimelineError};
 
 /// Maximum number of concurrent calls.
@@ -211,8 +211,8 @@ impl Intake {
                 TaskPauseRequest::Resume
             }
         };
-        let not_after = self.clock().now().plus(deadline);
-        let answer = self.timeline.pause(Shard::of(id, self.timeline.shards()), id, request, not_after).await?;
+        let (shard, not_after) = self.shard_until(id, deadline);
+        let answer = self.timeline.pause(shard, id, request, not_after).await?;
         Ok(match answer {
             // What is in flight of a resumed task is no surprise.
             TaskPauseAnswer::Paused { in_flight: None, .. } | TaskPauseAnswer::Resumed { .. } => TaskEnd::Done,

@@ -65,7 +65,7 @@ impl Intake {
         by: Option<&str>,
         deadline: Duration,
     ) -> Result<MoveAnswer, TimelineError> {
-        let not_after = self.clock().now().plus(deadline);
+        let (_, not_after) = self.shard_until(id, deadline);
         let new_key = match self.get(id).await {
             Ok(found) => found.is_some_and(|(record, _)| record.task.catch_up == Some(CatchUp::None)),
             Err(GetError::Timeline(error)) => return Err(error),
@@ -92,7 +92,7 @@ impl Intake {
         by: Option<&str>,
         deadline: Duration,
     ) -> Result<Skipped, SkipError> {
-        let not_after = self.clock().now().plus(deadline);
+        let (shard, not_after) = self.shard_until(id, deadline);
         let key = |due| Key { task: id.clone(), due };
         let mut found = None;
         for _ in 0..MAX_SKIP_ROUNDS {
@@ -103,7 +103,7 @@ impl Intake {
             if due.is_some_and(|due| due != held.due) {
                 return Err(SkipError::NotNext(key(held.due)));
             }
-            let skip = skip_of(id, &record, &held, self.clock().now())?;
+            let skip = skip_of(id, &record, &held, self.timeline.clock(shard).now())?;
             let skip = skip.ok_or_else(|| SkipError::Last(key(held.due)))?;
             match self.move_due(id, MoveRequest::Skip(skip), not_after).await? {
                 MoveAnswer::Moved { due, handed_out } => {
@@ -127,7 +127,8 @@ impl Intake {
     /// # Errors
     /// [`SkipError`], but not that the task is in flight, is unknown, or has no further occurrence.
     pub async fn skip_missed(&self, id: &TaskId, by: Option<&str>, deadline: Duration) -> Result<(), SkipError> {
-        let missed = |held: &StoredTask| held.pause.is_some() && held.due <= self.clock().now();
+        let (_, now) = self.shard_until(id, Duration::ZERO);
+        let missed = |held: &StoredTask| held.pause.is_some() && held.due <= now;
         let Some((_, held)) = self.get(id).await?.filter(|(_, held)| missed(held)) else { return Ok(()) };
         match self.skip(id, Some(held.due), by, deadline).await {
             Ok(_)

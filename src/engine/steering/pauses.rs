@@ -37,8 +37,7 @@ impl Intake {
         by: Option<&str>,
         deadline: Duration,
     ) -> Result<TaskPauseAnswer, TimelineError> {
-        let not_after = self.clock().now().plus(deadline);
-        let shard = Shard::of(id, self.timeline.shards());
+        let (shard, not_after) = self.shard_until(id, deadline);
         let note = if let TaskPauseRequest::Pause(about) = &request { about.note.clone() } else { String::new() };
         let answer = self.timeline.pause(shard, id, request, not_after).await?;
         let (result, in_flight) = match &answer {
@@ -65,13 +64,16 @@ impl Intake {
         by: Option<&str>,
         deadline: Duration,
     ) -> Result<LanePauseAnswer, SteerError> {
-        let not_after = self.clock().now().plus(deadline);
         let is_pause = matches!(request, LanePauseRequest::Pause { .. });
+        // Before the check, which may take long.
+        let not_after = self.all_shards_until(deadline);
         if is_pause {
             self.check_known(lane).await?;
         }
         let shards = Shard::all(self.timeline.shards());
-        let answers = shards.map(|shard| self.timeline.pause_lane(shard, lane, request.clone(), not_after));
+        let answers = shards
+            .zip(not_after)
+            .map(|(shard, not_after)| self.timeline.pause_lane(shard, lane, request.clone(), not_after));
         let answers = join_all(answers).await;
         let error = answers.iter().find_map(|answer| answer.as_ref().err().cloned());
         let answers: Vec<LanePauseAnswer> = answers.into_iter().flatten().collect();

@@ -41,11 +41,13 @@ pub(in crate::http) enum ListStatus {
     Paused,
 }
 
-/// `refusing`: it is reachable and refused the last puts.
+/// `degraded`: some shards are not reachable, or one of several servers refused the last puts. `refusing`: it is reachable
+/// and refused the last puts.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum TimelineStatus {
     Up,
+    Degraded,
     Refusing,
     Down,
 }

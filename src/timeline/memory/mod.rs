@@ -177,7 +177,11 @@ impl MemoryTimeline {
 
 #[async_trait]
 impl Timeline for MemoryTimeline {
-    fn clock(&self) -> Arc<dyn Clock> {
+    fn clock(&self, _: Shard) -> Arc<dyn Clock> {
+        self.any_clock()
+    }
+
+    fn any_clock(&self) -> Arc<dyn Clock> {
         self.clock.clone()
     }
 
@@ -185,7 +189,7 @@ impl Timeline for MemoryTimeline {
         u16::try_from(self.shards.lock().len()).unwrap_or(u16::MAX)
     }
 
-    fn link(&self) -> watch::Receiver<Link> {
+    fn link(&self, _: Shard) -> watch::Receiver<Link> {
         self.link.subscribe()
     }
 

@@ -125,6 +125,22 @@ impl RedisTimeline {
         self.link_state.first_attempt().await
     }
 
+    /// Waits until all shards are reachable.
+    pub async fn all_up(&self) {
+        for shard in Shard::all(self.shards) {
+            // An error means that the timeline ends.
+            self.link(shard).wait_for(|link| matches!(link, Link::Up(_))).await.ok();
+        }
+    }
+
+    /// Why a shard is not reachable; `None` if all are.
+    pub fn away(&self) -> Option<String> {
+        Shard::all(self.shards).find_map(|shard| match &*self.link(shard).borrow() {
+            Link::Up(_) => None,
+            Link::Down(detail) => Some(detail.clone()),
+        })
+    }
+
     /// Waits until Redis has been checked: its layout and its ability to confirm writes. Waits as long as Redis is
     /// unreachable.
     ///
@@ -209,7 +225,11 @@ impl Drop for RedisTimeline {
 
 #[async_trait]
 impl Timeline for RedisTimeline {
-    fn clock(&self) -> Arc<dyn Clock> {
+    fn clock(&self, _: Shard) -> Arc<dyn Clock> {
+        self.any_clock()
+    }
+
+    fn any_clock(&self) -> Arc<dyn Clock> {
         self.clock.clone()
     }
 
@@ -217,7 +237,7 @@ impl Timeline for RedisTimeline {
         self.shards
     }
 
-    fn link(&self) -> watch::Receiver<Link> {
+    fn link(&self, _: Shard) -> watch::Receiver<Link> {
         self.link_state.link.subscribe()
     }
 

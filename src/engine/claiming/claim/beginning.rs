@@ -58,7 +58,7 @@ impl ClaimState {
     /// fault.
     fn why_not_published(&mut self, index: usize, record: &Record) -> Option<NotPublished> {
         let flight = &mut self.flights[index];
-        let (context, lane) = (&self.claim.context, &self.claim.lane);
+        let (context, shard, lane) = (&self.claim.context, &self.claim.shard, &self.claim.lane);
         let crashes = flight.occurrence.crashes;
         if crashes > context.config.poison_limit {
             let detail = format!("{crashes} of its claims expired");
@@ -72,7 +72,7 @@ impl ClaimState {
             return None;
         }
         let destination = Flight::destination(record, lane.destination.as_deref());
-        let is_spared = lane.waits_forever || flight.is_spared(context.clock.now(), destinations.patience());
+        let is_spared = lane.waits_forever || flight.is_spared(shard.clock.now(), destinations.patience());
         let gate = match is_spared {
             true => destinations.gate_of_spared(destination, Instant::now()),
             false => destinations.gate(destination, Instant::now()),

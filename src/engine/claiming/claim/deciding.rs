@@ -68,7 +68,7 @@ impl ClaimState {
     pub(super) fn return_over_quota(&mut self, index: usize) {
         self.claim.lane.returned_over_quota(&self.flights[index].destination);
         // Claims of this lane now start behind it, so wake the claimer when the oldest are due again.
-        self.claim.signal.raise(self.claim.context.clock.now().plus(OLDEST_INTERVAL));
+        self.claim.signal.raise(self.claim.shard.clock.now().plus(OLDEST_INTERVAL));
         let flight = &mut self.flights[index];
         flight.over_quota = true;
         let verdict = flight.back();
@@ -138,7 +138,7 @@ impl ClaimState {
             catch_up,
         });
         self.open -= 1;
-        self.verdicts.add(index, verdict, counted, self.claim.context.clock.now());
+        self.verdicts.add(index, verdict, counted, self.claim.shard.clock.now());
     }
 
     /// Starts a settle, if it is time and no other is under way.

@@ -198,7 +198,7 @@ impl ClaimState {
         };
         match outcome {
             Outcome::Accepted | Outcome::Duplicate => {
-                let late = self.claim.context.clock.now().since(flight.occurrence.due);
+                let late = self.claim.shard.clock.now().since(flight.occurrence.due);
                 self.claim.lane.metrics.lateness.observe(late.as_secs_f64());
                 if *outcome == Outcome::Duplicate {
                     sink.metrics.duplicate.inc();
@@ -232,7 +232,7 @@ impl ClaimState {
                     sink.answered();
                 }
                 if trouble.fault != Fault::Sink {
-                    let server_now = self.claim.context.clock.now();
+                    let server_now = self.claim.shard.clock.now();
                     let mut destinations = sink.destinations.lock();
                     let waits_forever = self.claim.lane.waits_forever;
                     let is_spared = waits_forever || flight.is_spared(server_now, destinations.patience());
