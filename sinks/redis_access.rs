@@ -36,6 +36,9 @@ pub(crate) const SERVER_TLS: Scheme = Scheme::over_tls("rediss", 6379);
 pub(crate) const SENTINEL: Scheme = Scheme::plain("redis+sentinel", 26379).as_in("/mymaster");
 pub(crate) const SENTINEL_TLS: Scheme = Scheme::over_tls("rediss+sentinel", 26379).as_in("/mymaster");
 
+pub(crate) const CLUSTER: Scheme = Scheme::plain("redis+cluster", 6379);
+pub(crate) const CLUSTER_TLS: Scheme = Scheme::over_tls("rediss+cluster", 6379);
+
 /// The address of a Redis, and the login. `Debug` shows no secret.
 #[derive(Clone)]
 pub struct RedisAccess {
@@ -50,7 +53,7 @@ pub struct RedisAccess {
 
 /// The scheme of the URL of a Redis, and the rest behind its colon.
 fn scheme_of(url: &str) -> Result<(Scheme, &str), SinkError> {
-    let schemes = [SERVER, SERVER_TLS, SENTINEL, SENTINEL_TLS];
+    let schemes = [SERVER, SERVER_TLS, SENTINEL, SENTINEL_TLS, CLUSTER, CLUSTER_TLS];
     let url = url.trim();
     let (name, rest) = url.split_once(':').unwrap_or((url, ""));
     let Some(scheme) = schemes.into_iter().find(|scheme| scheme.name == name) else {
@@ -86,6 +89,11 @@ pub struct Commands {
 }
 
 impl Commands {
+    /// Name or address of the server that it leads to, and its port.
+    pub fn server(&self) -> &(String, u16) {
+        &self.server
+    }
+
     /// Whether the connection seems usable.
     pub fn alive(&self) -> bool {
         !self.ended.load(Ordering::SeqCst) && !self.driver.is_finished()
@@ -112,7 +120,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 impl RedisAccess {
     /// Parses `redis://[[user]:password@]host[:port][/database]`, `rediss://` for TLS, and
     /// `redis+sentinel://[[user]:password@]sentinel[:port][,sentinel[:port]...]/master[/database]`,
-    /// `rediss+sentinel://` for TLS to Sentinels and master. Does not connect.
+    /// `rediss+sentinel://` for TLS to Sentinels and master, `redis+cluster://[[user]:password@]host[:port][,host...]` and
+    /// `rediss+cluster://` for nodes of a cluster. Does not connect.
     ///
     /// # Errors
     /// [`SinkError::Config`] if the URL is malformed (the text never quotes it), or if TLS has no trusted certificates.
@@ -159,11 +168,16 @@ impl RedisAccess {
         if master == Some("") {
             return Err(wrong("the URL of a Redis behind Sentinels names its master".to_owned()));
         }
-        if master.is_none() && target.hosts.len() > 1 {
-            return Err(wrong("a Redis has one host; several hosts are for Sentinels".to_owned()));
+        let is_cluster = target.scheme == CLUSTER || target.scheme == CLUSTER_TLS;
+        if master.is_none() && !is_cluster && target.hosts.len() > 1 {
+            let detail = "a Redis has one host; several hosts are for Sentinels, or for a cluster: `redis+cluster://`";
+            return Err(wrong(detail.to_owned()));
         }
         let number = if database.is_empty() { Some(0) } else { database.parse().ok().filter(|number| *number >= 0) };
         let number = number.ok_or_else(|| SinkError::url(format!("`{database}` is no number of a Redis database")))?;
+        if is_cluster && number != 0 {
+            return Err(wrong("a Redis Cluster has database 0 only".to_owned()));
+        }
         let connector = target.scheme.tls.then(|| tls.client_config()).transpose()?;
         Ok(RedisAccess {
             master: master.map(str::to_owned),
@@ -186,6 +200,21 @@ impl RedisAccess {
         }
         self.sentinel_password = password;
         Ok(self)
+    }
+
+    /// Whether the URL names nodes of a cluster. [`connect_to`](RedisAccess::connect_to) connects to one of them.
+    pub fn is_cluster(&self) -> bool {
+        self.target.scheme == CLUSTER || self.target.scheme == CLUSTER_TLS
+    }
+
+    /// The hosts in the URL, each with its port.
+    pub fn servers(&self) -> &[(String, u16)] {
+        &self.target.hosts
+    }
+
+    /// The address of a server, for logs and errors.
+    pub fn address_of(&self, server: &(String, u16)) -> String {
+        address(&server.0, server.1)
     }
 
     /// Whether its connections use TLS.
@@ -227,6 +256,21 @@ impl RedisAccess {
         // The last Sentinel has half of the time left, and a working first one has all of it.
         let parts = u32::try_from(2 * attempts.len()).unwrap_or(u32::MAX);
         first_of(attempts, limit / parts.max(1)).await
+    }
+
+    /// Connects to this server and logs in there as the URL says. Must be called inside a Tokio runtime.
+    ///
+    /// # Errors
+    /// Why that did not succeed within `limit`.
+    pub async fn connect_to(
+        &self,
+        server: &(String, u16),
+        socket: RedisSocket,
+        config: AsyncConnectionConfig,
+        limit: Duration,
+    ) -> Result<Commands, Away> {
+        let made = timeout(limit, self.log_in_at(server, socket, config)).await;
+        made.unwrap_or_else(|_| Err(Away::new(Cause::Unreachable, format!("no answer within {limit:?}"))))
     }
 
     /// Another connection to the server of `commands`, logged in. It does not ask the Sentinels, which might name

@@ -19,7 +19,7 @@ use prometheus_client::registry::Registry;
 pub use self::labels::LATENESS_BUCKETS;
 use self::labels::{
     ActionLabel, CallBuckets, CallLabel, CopyLabel, LaneLabel, LatenessBuckets, PublishedLabel, ReasonLabel,
-    RequestLabel, ResultLabel, SinkLabel, VerbLabel,
+    RedirectLabel, RequestLabel, ResultLabel, SinkLabel, VerbLabel,
 };
 
 /// Reasons of death. They start at zero, so that the first death of each reason counts as an increase.
@@ -27,6 +27,9 @@ const DEAD_REASONS: [&str; 5] = ["rejected", "retries", "destination", "poison",
 
 /// Results of timeline calls that deserve an alert from the first one on. They start at zero as well.
 const ALARMING_RESULTS: [&str; 3] = ["refused", "broken", "unconfirmed"];
+
+/// Kinds of redirects. They start at zero.
+const REDIRECT_KINDS: [&str; 2] = ["moved", "moving"];
 
 /// HTTP statuses that deserve an alert from the first one on. They start at zero with a route's first request.
 const FAILURE_CODES: [u16; 2] = [500, 503];
@@ -79,8 +82,11 @@ pub struct Metrics {
     pub lanes_unserved: Gauge,
     /// Instances on this timeline, with this one.
     pub instances: Gauge,
-    /// 1 while the timeline is reachable, else 0.
+    /// 1 while any shard of the timeline is reachable, else 0.
     pub timeline_up: Gauge,
+    /// Shards that are not reachable.
+    pub shards_away: Gauge,
+    redirects: Family<RedirectLabel, Counter>,
     /// Steps of the timeline's clock by a second or more.
     pub clock_steps: Counter,
     /// Times that the timeline was lost: its layout was gone from Redis.
@@ -201,6 +207,8 @@ impl Metrics {
             instances: Gauge::default(),
             timeline_up: Gauge::default(),
             clock_steps: Counter::default(),
+            shards_away: Gauge::default(),
+            redirects: Family::default(),
             timeline_lost: Counter::default(),
             clock_difference: Gauge::default(),
         };
@@ -210,6 +218,9 @@ impl Metrics {
         // `instance` is the label that Prometheus itself gives to a target.
         let build = vec![("version".to_owned(), version.to_owned()), ("instance_id".to_owned(), instance.to_owned())];
         metrics.registry.register("build", "Version and instance id", Info::new(build));
+        for kind in REDIRECT_KINDS {
+            metrics.redirects.get_or_create(&RedirectLabel { kind }).inc_by(0);
+        }
         metrics
     }
 
@@ -329,6 +340,12 @@ impl Metrics {
     pub fn timeline_call(&self, verb: &'static str, result: &'static str, seconds: f64) {
         self.calls.get_or_create(&CallLabel { verb, result }).inc();
         self.call_seconds.get_or_create(&VerbLabel { verb }).observe(seconds);
+    }
+
+    /// Counts a call that a node of a cluster refused because of its slot: it has `moved` to another node, or is `moving`
+    /// there.
+    pub fn redirect(&self, kind: &'static str) {
+        self.redirects.get_or_create(&RedirectLabel { kind }).inc();
     }
 
     /// Counts an HTTP request by route (the pattern, never the path) and status.

@@ -4,6 +4,7 @@
 //!   OpenAPI document
 //! - `attacks`     attacks by one caller and their effect on others: `make attack` runs their whole form
 //! - `cli`         the program: exit codes, output, signals, the demo, the commands of README and docs
+//! - `cluster`     a timeline on three masters of a Redis Cluster: slots move, masters die, hang and are replaced
 //! - `compose`     docker-compose.yml, Dockerfile and README agree; read, not started
 //! - `connections` TLS, passwords and Sentinels, from the configuration to the servers and the log
 //! - `consumers`   the example consumers, each run against a broker that has every message twice
@@ -36,6 +37,7 @@
 mod api;
 mod attacks;
 mod cli;
+mod cluster;
 mod compose;
 mod connections;
 mod consumers;

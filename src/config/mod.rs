@@ -84,6 +84,12 @@ pub struct Config {
     settings: BTreeMap<String, Setting>,
 }
 
+/// The number of shards on one Redis, unless the configuration says otherwise.
+const SHARDS: u16 = 4;
+
+/// The number of shards in a cluster, unless the configuration says otherwise.
+const SHARDS_IN_A_CLUSTER: u16 = 64;
+
 /// `[timeline]`
 #[derive(Clone, Debug)]
 pub struct TimelineSection {
@@ -294,13 +300,24 @@ impl Config {
 
     /// Reads all sections. A value with a fault is replaced by a placeholder, so that the rest can still be checked.
     fn read(r: &mut ConfigReader) -> Config {
-        let schemes = ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "memory"];
+        let schemes =
+            ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "memory"];
         let redis = r.url("redis.url", &schemes);
         let (sentinel_password, ca_file) = (r.secret("redis.sentinel_password"), r.file("tls.ca_file"));
         let password_file = r.file("redis.password_file");
         let (durability, strict) = (sections::durability(r), r.boolean("redis.strict"));
         let namespace = r.text("timeline.namespace", |text| text.parse::<Namespace>().map_err(|bad| bad.to_string()));
-        let shards = u16::try_from(r.whole("timeline.shards", 1, 256)).unwrap_or(1);
+        let is_cluster = redis.as_ref().is_some_and(|url| url.scheme().ends_with("+cluster"));
+        let shards = match u16::try_from(r.whole("timeline.shards", 0, 256)) {
+            Ok(0) | Err(_) => {
+                if is_cluster {
+                    SHARDS_IN_A_CLUSTER
+                } else {
+                    SHARDS
+                }
+            }
+            Ok(shards) => shards,
+        };
         let engine = sections::engine(r);
         let http = sections::http(r);
         let zone = sections::zone(r);

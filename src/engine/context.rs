@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::engine::EngineConfig;
 use crate::engine::breaker::Breaker;
 use crate::engine::claiming::capacity::Capacity;
+use crate::engine::claiming::claims_per_node::ClaimsPerNode;
 use crate::engine::claiming::suspect_lock::SuspectLock;
 use crate::engine::claiming::wake_signal::WakeSignal;
 use crate::engine::destinations::Destinations;
@@ -84,6 +85,7 @@ pub(super) struct LaneContext {
     /// Whether its messages wait without end for a destination that refuses them.
     pub(super) waits_forever: bool,
     pub(super) capacity: Capacity,
+    pub(super) claims_per_node: ClaimsPerNode,
     /// How much of the lane's capacity failing destinations hold.
     pub(super) failure_quota: Arc<FailureQuota>,
     /// Destinations whose occurrences returned to the lane lately, because the destinations at fault are at their
@@ -149,9 +151,12 @@ impl Context {
         signals.for_each(|(_, signal)| signal.look_from_oldest());
     }
 
-    /// Whether any shard is reachable.
-    pub(super) fn any_shard_up(&self) -> bool {
-        self.shards.iter().any(|shard| matches!(&*self.timeline.link(shard.shard).borrow(), Link::Up(_)))
+    /// Writes into the gauges how many shards are reachable.
+    pub(super) fn show_links(&self) {
+        let is_up = |shard: &&Arc<ShardContext>| matches!(&*self.timeline.link(shard.shard).borrow(), Link::Up(_));
+        let up = self.shards.iter().filter(is_up).count();
+        self.metrics.timeline_up.set(i64::from(up > 0));
+        self.metrics.shards_away.set(i64::try_from(self.shards.len() - up).unwrap_or(i64::MAX));
     }
 
     /// A new token for a claim.

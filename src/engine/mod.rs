@@ -52,6 +52,7 @@ pub use state::{AwayShards, EngineState, LaneState, PausedLane, SinkState};
 use breaker::Breaker;
 use claiming::capacity::Capacity;
 use claiming::claimer::Claimer;
+use claiming::claims_per_node::ClaimsPerNode;
 use claiming::next_claim::OLDEST_INTERVAL;
 use context::{Context, LaneContext, Pulses, ShardContext, SinkContext};
 use destinations::Destinations;
@@ -338,6 +339,7 @@ fn lane_context(
         dead_destination,
         waits_forever,
         capacity: Capacity::new(config.in_flight, config.in_flight_bytes),
+        claims_per_node: ClaimsPerNode::default(),
         failure_quota: FailureQuota::new(config.in_flight, config.in_flight_bytes),
         over_quota: Mutex::new(RecentMap::new(RETURNS_EXPIRY, MAX_RETURNS)),
         metrics,

@@ -54,6 +54,11 @@ pub(super) struct PublishedLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct RedirectLabel {
+    pub(super) kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct VerbLabel {
     pub(super) verb: &'static str,
 }

@@ -80,6 +80,9 @@ impl Metrics {
         r.register("failing_destinations", help, self.failing_destinations.clone());
         r.register("breaker", "0 closed, 1 half-open, 2 open (the sink is unavailable)", self.breaker.clone());
         r.register("timeline_up", "1 while the timeline is reachable", self.timeline_up.clone());
+        r.register("shards_away", "Shards of the timeline that are not reachable", self.shards_away.clone());
+        let redirects = "Calls that a node of a cluster refused because of their slot";
+        r.register("timeline_redirects", redirects, self.redirects.clone());
         r.register(
             "clock_steps",
             "Times that the clock of Redis was set by a second or more",

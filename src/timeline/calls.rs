@@ -62,6 +62,13 @@ impl Calls {
         }
     }
 
+    /// Counts a call that a node of a cluster refused because of its slot.
+    pub(super) fn redirected(&self, kind: &'static str) {
+        if let Some(metrics) = self.0.get() {
+            metrics.redirect(kind);
+        }
+    }
+
     /// Counts that the stored timeline is lost.
     pub(super) fn timeline_lost(&self) {
         if let Some(metrics) = self.0.get() {

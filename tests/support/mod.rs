@@ -2,6 +2,7 @@
 
 pub(crate) mod certificates;
 pub(crate) mod clock;
+pub(crate) mod cluster;
 pub(crate) mod consumer;
 pub(crate) mod http;
 pub(crate) mod jwt;

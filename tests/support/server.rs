@@ -31,8 +31,7 @@ impl Server {
 
     /// Wraps a server that the lab starts.
     pub(crate) fn of(start: impl AsyncFnOnce() -> anyhow::Result<servers::Server> + Send) -> Server {
-        let inner = block_on(start).unwrap_or_else(|error| panic!("{error:#}"));
-        Server { port: inner.port, inner }
+        block_on(start).unwrap_or_else(|error| panic!("{error:#}")).into()
     }
 
     /// The lab's view of this server.
@@ -69,6 +68,12 @@ impl Server {
     /// File of its output.
     pub(crate) fn log(&self) -> PathBuf {
         self.inner.log()
+    }
+}
+
+impl From<servers::Server> for Server {
+    fn from(inner: servers::Server) -> Server {
+        Server { port: inner.port, inner }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use punctual::clock::Timestamp;
@@ -14,13 +14,32 @@ use punctual::timeline::{DeadRecord, LanePause, TaskPause, Token};
 /// Reads and edits one namespace. Dropping it removes the keys of its shards. Otherwise `KEYS` would also look at what other
 /// tests have left.
 pub(crate) struct Raw {
-    connection: Mutex<::redis::Connection>,
+    /// One for each server.
+    connections: Vec<Mutex<::redis::Connection>>,
+    /// The number of the server that has a shard.
+    servers: Vec<usize>,
     namespace: String,
 }
 
 impl Raw {
-    pub(crate) fn new(connection: ::redis::Connection, namespace: String) -> Raw {
-        Raw { connection: Mutex::new(connection), namespace }
+    pub(crate) fn new(connections: Vec<::redis::Connection>, namespace: String, shards: u16) -> Raw {
+        let connections = connections.into_iter().map(Mutex::new).collect();
+        let mut raw = Raw { connections, servers: Vec::new(), namespace };
+        raw.servers = Shard::all(shards).map(|shard| raw.server_of(shard)).collect();
+        raw
+    }
+
+    /// The first server that answers a read of a key of the shard.
+    fn server_of(&self, shard: Shard) -> usize {
+        let key = format!("{}nothing", self.prefix(shard));
+        let has = |connection: &Mutex<::redis::Connection>| {
+            ::redis::cmd("EXISTS").arg(&key).exec(&mut *connection.lock().unwrap()).is_ok()
+        };
+        self.connections.iter().position(has).expect("a server with the shard")
+    }
+
+    fn connection(&self, shard: Shard) -> MutexGuard<'_, ::redis::Connection> {
+        self.connections[self.servers[usize::from(shard.number())]].lock().unwrap()
     }
 
     fn prefix(&self, shard: Shard) -> String {
@@ -33,13 +52,13 @@ impl Raw {
         for key in keys {
             call.arg(format!("{}{key}", self.prefix(shard)));
         }
-        call.exec(&mut *self.connection.lock().unwrap()).unwrap();
+        call.exec(&mut *self.connection(shard)).unwrap();
     }
 
     /// Deletes a field of a hash of a shard.
     pub(crate) fn remove_field(&self, shard: Shard, key: &str, field: &str) {
         let key = format!("{}{key}", self.prefix(shard));
-        ::redis::cmd("HDEL").arg(key).arg(field).exec(&mut *self.connection.lock().unwrap()).unwrap();
+        ::redis::cmd("HDEL").arg(key).arg(field).exec(&mut *self.connection(shard)).unwrap();
     }
 
     /// Writes the mark of an occurrence, which is in the hash `crashes`.
@@ -48,17 +67,12 @@ impl Raw {
         let detail = [Some(mark.due.as_millis().to_string()), mark.unreadable.then(|| "unreadable".to_owned()), count];
         let text = detail.into_iter().flatten().collect::<Vec<_>>().join(":");
         let key = format!("{}crashes", self.prefix(shard));
-        ::redis::cmd("HSET")
-            .arg(key)
-            .arg(member.as_str())
-            .arg(text)
-            .exec(&mut *self.connection.lock().unwrap())
-            .unwrap();
+        ::redis::cmd("HSET").arg(key).arg(member.as_str()).arg(text).exec(&mut *self.connection(shard)).unwrap();
     }
 
     /// State of a shard. Panics at a key or value that the twin does not know.
     pub(crate) fn twin(&self, shard: Shard) -> Twin {
-        let connection = &mut *self.connection.lock().unwrap();
+        let connection = &mut *self.connection(shard);
         let prefix = self.prefix(shard);
         // Braces are ordinary characters for KEYS.
         let keys: Vec<String> = ::redis::cmd("KEYS").arg(format!("{prefix}*")).query(connection).unwrap();
@@ -87,15 +101,17 @@ impl Raw {
 impl Drop for Raw {
     fn drop(&mut self) {
         // A test that failed may have poisoned the lock or ended the server.
-        let Ok(connection) = self.connection.get_mut() else { return };
-        let all = format!("punctual:{{{}:*", self.namespace);
-        let Ok(keys) = ::redis::cmd("KEYS").arg(all).query::<Vec<String>>(connection) else { return };
-        let mut pipe = ::redis::pipe();
-        // One by one, because a cluster removes several keys in one call only if they are in one slot.
-        for key in keys {
-            pipe.cmd("UNLINK").arg(key);
+        for connection in &mut self.connections {
+            let Ok(connection) = connection.get_mut() else { continue };
+            let all = format!("punctual:{{{}:*", self.namespace);
+            let Ok(keys) = ::redis::cmd("KEYS").arg(all).query::<Vec<String>>(connection) else { continue };
+            let mut pipe = ::redis::pipe();
+            // One by one, because a cluster removes several keys in one call only if they are in one slot.
+            for key in keys {
+                pipe.cmd("UNLINK").arg(key);
+            }
+            pipe.exec(connection).ok();
         }
-        pipe.exec(connection).ok();
     }
 }
 

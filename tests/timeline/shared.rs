@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use punctual::clock::ManualClock;
-use punctual::task::{Namespace, Shard};
+use punctual::task::Namespace;
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
-use punctual::timeline::{Link, Timeline};
 
 use super::raw::Raw;
+use crate::support::cluster::Cluster;
 use crate::support::have;
 use crate::support::redis::RedisServer;
 
@@ -19,28 +19,39 @@ use crate::support::redis::RedisServer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Plain,
-    /// In cluster mode: one node that has all slots.
+    /// A cluster of three masters.
     Cluster,
 }
 
-/// A server that tests share. When it stops, it must have refused no command.
-pub(crate) struct SharedServer(RedisServer);
+/// A server that tests share, or the masters of a cluster. When they stop, they must have refused no command.
+pub(crate) struct SharedServer(Vec<RedisServer>);
 
 impl Deref for SharedServer {
     type Target = RedisServer;
 
     fn deref(&self) -> &RedisServer {
-        &self.0
+        &self.0[0]
+    }
+}
+
+impl SharedServer {
+    /// The URL, with the user of this namespace.
+    fn url(&self, namespace: &Namespace) -> String {
+        let hosts: Vec<String> = self.0.iter().map(|node| format!("127.0.0.1:{}", node.server.port)).collect();
+        let scheme = if hosts.len() > 1 { "redis+cluster" } else { "redis" };
+        format!("{scheme}://{namespace}:secret@{}", hosts.join(","))
     }
 }
 
 impl Drop for SharedServer {
     fn drop(&mut self) {
-        let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut self.0.connect()).expect("its log");
-        assert!(
-            log.is_empty() || std::thread::panicking(),
-            "the user of docs/operations.md may do too little: {log:?}"
-        );
+        for node in &self.0 {
+            let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut node.connect()).expect("its log");
+            assert!(
+                log.is_empty() || std::thread::panicking(),
+                "the user of docs/operations.md may do too little: {log:?}"
+            );
+        }
     }
 }
 
@@ -62,8 +73,8 @@ pub(crate) fn shared_server(shape: Shape) -> Option<Arc<SharedServer>> {
     let shared = &mut SHARED.lock().unwrap_or_else(PoisonError::into_inner)[shape as usize];
     Some(shared.upgrade().unwrap_or_else(|| {
         let server = match shape {
-            Shape::Plain => RedisServer::start(&[]),
-            Shape::Cluster => RedisServer::start_cluster(),
+            Shape::Plain => vec![RedisServer::start(&[])],
+            Shape::Cluster => Cluster::start(0).nodes,
         };
         let server = Arc::new(SharedServer(server));
         *shared = Arc::downgrade(&server);
@@ -78,20 +89,20 @@ pub(crate) fn namespace() -> Namespace {
 }
 
 /// A timeline on a server, once it is up, and a view of its state.
-pub(crate) async fn connect(server: &RedisServer, clock: Arc<ManualClock>, shards: u16) -> (Arc<RedisTimeline>, Raw) {
+pub(crate) async fn connect(server: &SharedServer, clock: Arc<ManualClock>, shards: u16) -> (Arc<RedisTimeline>, Raw) {
     let namespace = namespace();
-    let raw = Raw::new(server.connect(), namespace.to_string());
+    let connections = server.0.iter().map(RedisServer::connect).collect();
+    let raw = Raw::new(connections, namespace.to_string(), shards);
     let mut user = redis::cmd("ACL");
     user.arg("SETUSER").arg(namespace.as_str()).arg("on").arg(">secret").arg(user_rules(&namespace));
-    user.exec(&mut server.connect()).expect("its rules are understood");
-    let url = server.url().replace("://", &format!("://{namespace}:secret@"));
-    let mut config = RedisConfig::new(&url, namespace, shards);
+    for node in &server.0 {
+        user.exec(&mut node.connect()).expect("its rules are understood");
+    }
+    let mut config = RedisConfig::new(&server.url(&namespace), namespace, shards);
     config.time = Some(clock);
     // A long timeout, so that a busy machine is not taken for a dead server.
     config.response_timeout = Duration::from_secs(30);
     let timeline = RedisTimeline::connect(config).unwrap();
-    let mut link = timeline.link(Shard::FIRST);
-    let up = link.wait_for(|link| matches!(link, Link::Up(_)));
-    drop(tokio::time::timeout(Duration::from_secs(30), up).await.expect("a server that answers").unwrap());
+    tokio::time::timeout(Duration::from_secs(30), timeline.all_up()).await.expect("a server that answers");
     (timeline, raw)
 }

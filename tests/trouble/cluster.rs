@@ -7,7 +7,7 @@ use crate::support::have;
 use crate::support::punctual::Punctual;
 
 /// Part of the error.
-const SUPPORTED: &str = "supported is one Redis or Valkey, or a cluster whose one node holds all slots";
+const SUPPORTED: &str = "a URL of a cluster begins with `redis+cluster://`";
 
 const TASK: &str = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
 

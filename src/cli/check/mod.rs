@@ -157,7 +157,7 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
                 RedisError::Layout { .. } => "timeline.shards",
                 RedisError::Durability(_) => "redis.durability",
                 RedisError::Unfit(_) => "redis.strict",
-                RedisError::Url(_) | RedisError::Cluster(_) => "redis.url",
+                RedisError::Url(_) | RedisError::Cluster(_) | RedisError::NoCluster(_) => "redis.url",
             };
             return trouble(option, Kind::Configuration, error.to_string());
         }

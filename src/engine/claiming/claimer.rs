@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::{error, info, warn};
 
 use crate::engine::claiming::capacity::CapacityShare;
@@ -63,7 +64,7 @@ impl Claimer {
             };
             let claimed = match self.unless_stopping(self.capacity()).await.flatten() {
                 // The sink may have become unavailable while this waited for capacity.
-                Some(shares) if self.lane.sink.breaker.admits(trial) => {
+                Some((_permit, shares)) if self.lane.sink.breaker.admits(trial) => {
                     self.claim(&mut next_claim, &mut refused, shares, trial).await
                 }
                 _ => false,
@@ -213,12 +214,13 @@ impl Claimer {
         }
     }
 
-    /// Waits for capacity in the lane and at its sink.
-    async fn capacity(&self) -> Option<[CapacityShare; 2]> {
+    /// Waits until the server of the shard may be asked, and for capacity in the lane and at its sink.
+    async fn capacity(&self) -> Option<(Option<OwnedSemaphorePermit>, [CapacityShare; 2])> {
+        let permit = self.lane.claims_per_node.permit(self.context.timeline.as_ref(), self.shard.shard).await;
         let batch = self.context.config.batch.min(MAX_BATCH);
         let lane = self.lane.capacity.take(batch, MAX_CLAIM_BYTES).await?;
         let sink = self.lane.sink.capacity.take(lane.occurrences(), lane.bytes()).await?;
-        Some([lane, sink])
+        Some((permit, [lane, sink]))
     }
 
     /// Updates the next claim and the metrics from a reply.

@@ -3,6 +3,7 @@
 pub(in crate::engine) mod capacity;
 pub(in crate::engine) mod claim;
 pub(in crate::engine) mod claimer;
+pub(in crate::engine) mod claims_per_node;
 pub(in crate::engine) mod judge;
 pub(in crate::engine) mod next_claim;
 pub(in crate::engine) mod settling;

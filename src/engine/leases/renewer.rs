@@ -26,7 +26,7 @@ pub(in crate::engine) async fn run(context: Arc<Context>, shard: Arc<ShardContex
     loop {
         pulse.beat();
         let state = link.borrow_and_update().clone();
-        context.metrics.timeline_up.set(i64::from(context.any_shard_up()));
+        context.show_links();
         let pause = match state {
             Link::Up(_) => match extend_all(&context, &shard).await {
                 Ok(()) => {

@@ -13,15 +13,17 @@ use redis::{Cmd, ToRedisArgs, Value};
 use tokio::time::Instant;
 
 use super::RedisTimeline;
+use super::cluster::Redirects;
 use super::expiry::CallExpiry;
 use super::reply::Reply;
+use super::routes::Slot;
 use super::session::{CallError, Session, detail};
 use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
-use crate::task::Lane;
+use crate::task::{Lane, Shard};
 use crate::timeline::calls::Calls;
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{ALL, Code, Script};
-use crate::timeline::{TimelineError, Verb};
+use crate::timeline::{Timeline, TimelineError, Verb};
 
 /// Maximum number of times a call is sent. The call itself may make a proxy end the connection, and then all other
 /// calls on this connection fail too.
@@ -34,18 +36,39 @@ static SHAS: LazyLock<HashMap<Verb, String>> = LazyLock::new(|| {
 /// The clock that scripts use.
 #[derive(Clone)]
 pub(super) enum Time {
-    /// The server's clock. Every reply updates the estimate of it. Steps are counted.
+    /// The clock of one server. Every reply updates the estimate of it. Steps are counted.
     Server(Arc<RedisClock>, Arc<Calls>),
     /// The clock of a test.
     Given(Arc<ManualClock>),
 }
 
 impl Time {
+    /// The clock of a server of which nothing is known yet.
+    pub(super) fn of_server(calls: Arc<Calls>) -> Time {
+        Time::Server(Arc::default(), calls)
+    }
+
     /// The first argument of every script: empty for the server's clock.
     fn argument(&self) -> String {
         match self {
             Time::Server(..) => String::new(),
             Time::Given(clock) => clock.now().as_millis().to_string(),
+        }
+    }
+
+    /// The clock.
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        match self {
+            Time::Server(clock, _) => clock.clone(),
+            Time::Given(clock) => clock.clone(),
+        }
+    }
+
+    /// The same for another server, of whose clock nothing is known yet.
+    pub(super) fn of_another_server(&self) -> Time {
+        match self {
+            Time::Server(_, calls) => Time::of_server(Arc::clone(calls)),
+            Time::Given(clock) => Time::Given(Arc::clone(clock)),
         }
     }
 
@@ -63,6 +86,7 @@ impl Time {
 pub(super) struct Call {
     script: &'static Script,
     command: Cmd,
+    slot: Slot,
     /// Whether it waits for a connection.
     waits: bool,
     /// Whether it is sent again if the connection ends.
@@ -74,12 +98,12 @@ pub(super) struct Call {
 impl Call {
     /// A call with its keys and its first argument, the time. The last key is the one of the shard that never exists,
     /// so that a cluster refuses the call while it moves the slot (rule 1 of `lua/README.md`).
-    pub(super) fn new(script: &'static Script, time: &Time, shard: &Keys, lanes: &[Lane]) -> Call {
+    pub(super) fn new(script: &'static Script, time: &Time, slot: Slot, shard: &Keys, lanes: &[Lane]) -> Call {
         let keys = shard.of_script(script, lanes);
         let mut command = redis::cmd("EVALSHA");
         command.arg(SHAS[&script.verb].as_str()).arg(keys.len() + 1).arg(keys);
         command.arg(shard.nothing());
-        let mut call = Call { script, command, waits: false, repeats: false, named: 0 };
+        let mut call = Call { script, command, slot, waits: false, repeats: false, named: 0 };
         call.arg("now", time.argument());
         call
     }
@@ -148,57 +172,77 @@ impl RedisTimeline {
     /// Sends a call. With `not_after`, it returns [`TimelineError::Unknown`] only after that time.
     pub(super) async fn call(&self, call: Call, not_after: Option<Timestamp>) -> Result<Reply, TimelineError> {
         debug_assert!(call.is_complete(), "`{}` lacks an argument", call.script.verb.as_str());
-        let expiry = not_after.map(|not_after| CallExpiry::new(self.clock.clone(), not_after));
-        let last_send = expiry.as_ref().map_or(Instant::now() + self.response_timeout, CallExpiry::last_send);
-        // Why the reply to a copy was lost that may have run.
-        let mut lost = None;
+        let expiry = |clock| not_after.map(|not_after| CallExpiry::new(clock, not_after));
+        let last_send = expiry(self.clocks[call.slot.number()].clone())
+            .as_ref()
+            .map_or(Instant::now() + self.response_timeout, CallExpiry::last_send);
+        let mut redirects = Redirects::default();
         let mut sends = 0;
+        // Why the reply to a copy was lost that may have run, and until when such copies can take effect.
+        let mut lost = None;
+        let mut expiries = Vec::new();
         loop {
-            sends += 1;
             let session = match call.waits {
-                true => self.link_state.session_by(last_send).await,
-                false => self.link_state.session(),
+                true => self.nodes.routes.session_by(call.slot, last_send).await,
+                false => self.nodes.routes.session(call.slot),
             };
-            let answer = match session {
-                Ok(session) => session.run(&call, self.response_timeout, expiry.as_ref()).await,
-                Err(reason) => Err(CallError::Unsent(reason)),
+            let session = match session {
+                Ok(session) => session,
+                Err(reason) => return Err(error_of(TimelineError::Away(reason), lost, expiries).await),
             };
-            let error = match answer {
+            // On the clock of the server that gets the call.
+            let expiry = expiry(session.time.clock());
+            let error = match session.run(&call, self.response_timeout, expiry.as_ref()).await {
                 Ok((sent, value)) => {
                     let mut reply = Reply::read(value).map_err(|error| named(call.script, error))?;
-                    self.time.observe(sent, reply.micros);
+                    session.time.observe(sent, reply.micros);
                     if reply.code != Code::Late {
                         reply.is_repeated = lost.is_some();
                         return Ok(reply);
                     }
                     TimelineError::Late
                 }
-                Err(CallError::Ended(reason)) if call.repeats && sends < MAX_SENDS && Instant::now() < last_send => {
-                    lost = Some(reason);
-                    continue;
+                Err(CallError::Refused(error)) => {
+                    if self.nodes.follows(call.slot, &session, &error, last_send, &mut redirects).await {
+                        continue;
+                    }
+                    TimelineError::Refused(detail(&error))
                 }
-                Err(CallError::Refused(error)) => TimelineError::Refused(detail(&error)),
                 Err(CallError::Unsent(reason)) => TimelineError::Away(reason),
-                Err(CallError::Unanswered(reason) | CallError::Ended(reason)) => {
-                    lost = Some(reason);
+                Err(CallError::Ended(reason)) => {
+                    sends += 1;
+                    (lost, expiries) = (Some(reason), with(expiries, expiry));
+                    if call.repeats && sends < MAX_SENDS && Instant::now() < last_send {
+                        continue;
+                    }
+                    TimelineError::Moving
+                }
+                Err(CallError::Unanswered(reason)) => {
+                    (lost, expiries) = (Some(reason), with(expiries, expiry));
                     TimelineError::Moving
                 }
             };
-            let Some(reason) = lost else { return Err(error) };
-            return Err(unknown(expiry.as_ref(), reason).await);
+            return Err(error_of(error, lost, expiries).await);
         }
     }
 
     /// The error of a repeated call whose reply does not tell what the first copy did.
-    pub(super) async fn unknown(&self, not_after: Timestamp) -> TimelineError {
-        let expiry = CallExpiry::new(self.clock.clone(), not_after);
-        unknown(Some(&expiry), "the connection ended before the first answer".to_owned()).await
+    pub(super) async fn unknown(&self, shard: Shard, not_after: Timestamp) -> TimelineError {
+        let expiry = CallExpiry::new(self.clock(shard), not_after);
+        let reason = "the connection ended before the first answer".to_owned();
+        error_of(TimelineError::Moving, Some(reason), vec![expiry]).await
     }
 }
 
-/// Waits until no copy of a call can take effect any more.
-async fn unknown(expiry: Option<&CallExpiry>, reason: String) -> TimelineError {
-    if let Some(expiry) = expiry {
+fn with(mut expiries: Vec<CallExpiry>, expiry: Option<CallExpiry>) -> Vec<CallExpiry> {
+    expiries.extend(expiry);
+    expiries
+}
+
+/// The error of a call. If the reply to a copy was `lost`, waits until no copy can take effect any more.
+async fn error_of(error: TimelineError, lost: Option<String>, expiries: Vec<CallExpiry>) -> TimelineError {
+    let Some(reason) = lost else { return error };
+    for expiry in expiries {
         expiry.surely_past().await;
     }
     TimelineError::Unknown(reason)

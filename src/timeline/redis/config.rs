@@ -106,10 +106,13 @@ pub enum RedisError {
     Durability(String),
     /// This node does not serve the slots of all shards. Carries its error text.
     #[error(
-        "this node of a Redis Cluster does not serve the slots of all shards (`{0}`): supported is one Redis or Valkey, or \
-         a cluster whose one node holds all slots"
+        "this node of a Redis Cluster does not serve the slots of all shards (`{0}`): a URL of a cluster begins with \
+         `redis+cluster://` and names at least two of its nodes, as in `redis+cluster://10.0.0.1:6379,10.0.0.2:6379`"
     )]
     Cluster(String),
+    /// The URL names a cluster, and this server is not in cluster mode.
+    #[error("the Redis at `{0}` is not in cluster mode: its URL begins with `redis://`, or `rediss://` over TLS")]
+    NoCluster(String),
     /// This Redis is not set up to keep tasks, and `strict` is set.
     #[error("{NOT_SET_UP}:{}", described(.0))]
     Unfit(Vec<Advice>),

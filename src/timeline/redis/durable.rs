@@ -12,13 +12,16 @@ use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::RedisTimeline;
-
+use super::cluster::IS_MOVING;
+use super::routes::Slot;
 use super::server::Advice;
 use super::session::{CallError, Session, detail};
 use super::wait_connection::{TWO_SERVERS, server_process};
 use crate::clock::Timestamp;
+use crate::task::Shard;
 use crate::timeline::{
-    CancelAnswer, LanePauseAnswer, MoveAnswer, PutAnswer, PutResult, RequeueAnswer, TaskPauseAnswer, TimelineError,
+    CancelAnswer, LanePauseAnswer, MoveAnswer, PutAnswer, PutResult, RequeueAnswer, TaskPauseAnswer, Timeline,
+    TimelineError,
 };
 
 /// Upper bound of one wait.
@@ -233,6 +236,7 @@ impl RedisTimeline {
     /// Runs a call and returns its answer only once the write behind it is confirmed.
     pub(super) async fn durably<T: DurableAnswer>(
         &self,
+        shard: Shard,
         not_after: Timestamp,
         call: impl Future<Output = Result<T, TimelineError>>,
     ) -> Result<T, TimelineError> {
@@ -240,18 +244,21 @@ impl RedisTimeline {
             return call.await;
         }
         // Taken before the call is sent: a later session may lead to another process, which does not know of the write.
-        let until = Instant::now() + not_after.since(self.clock.now());
-        let session = self.link_state.session_by(until).await.map_err(TimelineError::Away)?;
+        let until = Instant::now() + not_after.since(self.clock(shard).now());
+        let routes = &self.nodes.routes;
+        let session = routes.session_by(Slot::of(shard), until).await.map_err(TimelineError::Away)?;
         let confirmations = session.confirmations().map_err(|detail| TimelineError::Refused(detail.to_owned()))?;
         let answer = call.await?;
         if answer.unsure().is_none() {
             return Ok(answer);
         }
-        let until = Instant::now() + not_after.since(self.clock.now()).min(MAX_WAIT);
+        let until = Instant::now() + not_after.since(self.clock(shard).now()).min(MAX_WAIT);
         match confirmations.confirm(self.durability, until).await {
             Err(detail) => answer.unconfirmed(&detail),
             // The call may have run on a later session, which is only made after this one is given up.
             Ok(()) if session.broken() => answer.unconfirmed(&session.reason()),
+            // Or on that of another node, because the slot has moved.
+            Ok(()) if !routes.is_current(Slot::of(shard), &session) => answer.unconfirmed(IS_MOVING),
             Ok(()) => Ok(answer),
         }
     }

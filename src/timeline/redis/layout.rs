@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::RedisError;
@@ -99,6 +100,8 @@ pub(super) struct Layout {
     /// The key of each shard's `tasks` hash.
     tasks: Vec<String>,
     pub(super) last_known: Arc<LastKnown>,
+    /// The result of the checks of Redis, once there is one.
+    result: Arc<watch::Sender<Option<Result<(), RedisError>>>>,
     calls: Arc<Calls>,
     response_timeout: Duration,
 }
@@ -120,9 +123,25 @@ impl Layout {
             namespace: namespace.clone(),
             tasks: keys.iter().map(Keys::tasks).collect(),
             last_known,
+            result: Arc::new(watch::Sender::new(None)),
             calls,
             response_timeout,
         }
+    }
+
+    /// The result of the checks of Redis, once there is one.
+    pub(super) fn result(&self) -> watch::Receiver<Option<Result<(), RedisError>>> {
+        self.result.subscribe()
+    }
+
+    /// Whether the layout was found, and is that of this instance.
+    pub(super) fn is_found(&self) -> bool {
+        matches!(*self.result.borrow(), Some(Ok(())))
+    }
+
+    /// Sets the result of the checks of Redis.
+    pub(super) fn publish(&self, result: Result<(), RedisError>) {
+        self.result.send_replace(Some(result));
     }
 
     /// Stores this layout if there is none yet. If it was `known` to be stored, the timeline is lost, which is logged and
@@ -185,10 +204,14 @@ impl Layout {
         }
     }
 
-    /// Reads the stored layout again and again, and stores it if it is missing. Returns once another one is stored.
-    pub(super) async fn changed(&self, session: &Session) -> RedisError {
+    /// Reads the stored layout again and again while `has_layout` says that it is there, and stores it if it is missing.
+    /// Returns once another one is stored.
+    pub(super) async fn changed(&self, session: &Session, has_layout: impl Fn() -> bool) -> RedisError {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
+            if !has_layout() {
+                continue;
+            }
             // Without an answer, the calls of others notice that the connection is lost.
             if let Ok(Err(error)) = self.check(session, true).await {
                 return error;

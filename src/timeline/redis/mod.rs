@@ -1,24 +1,29 @@
 //! The timeline in Redis: implements [`Timeline`] with the scripts in `lua/`. No other code in `src/` uses the redis
 //! crate.
 //!
-//! [`RedisTimeline`] keeps two connections and renews them (`link.rs`). Every verb is one call of one script
-//! (`call.rs`), which is repeated only if Redis reports that nothing was written. The rules of the verbs are in the
-//! scripts; `lua/README.md` explains them.
+//! [`RedisTimeline`] keeps two connections to each server and renews them (`link.rs`). Usually there is one server; in a
+//! cluster, `nodes.rs` learns which of them has a shard, and `routes.rs` tells each call where to go. Every verb is one
+//! call of one script (`call.rs`), which is repeated only if Redis reports that nothing was written. The rules of the
+//! verbs are in the scripts; `lua/README.md` explains them.
 
 mod call;
 mod cluster;
 mod config;
+mod connector;
 mod dead;
 mod durable;
 mod expiry;
 mod layout;
 mod link;
 mod moves;
+mod nodes;
 mod pauses;
 mod put;
 mod reply;
 mod request;
 mod rights;
+mod routed_clock;
+mod routes;
 mod scan;
 mod server;
 mod session;
@@ -33,18 +38,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use self::call::Time;
 use self::config::access;
 pub use self::config::{NOT_SET_UP, RedisConfig, RedisError};
+use self::connector::Connector;
 use self::dead::{Discard, Requeue, Show};
 pub use self::durable::Durability;
 use self::layout::{LastKnown, Layout};
-use self::link::{Connector, LinkState};
 use self::moves::MoveDue;
+use self::nodes::Nodes;
 use self::pauses::{PauseLane, PauseTask};
+use self::routed_clock::RoutedClock;
+use self::routes::Slot;
 pub use self::server::{Advice, ServerCheck, ServerCheckError, ServerState, check_server};
 use self::settle::SettleCall;
 use self::verbs::{Cancel, Extend, Get};
@@ -56,7 +63,7 @@ use super::{
     Reaped, RequeueAnswer, ScanRequest, Scanned, Settle, Settled, StoredTask, SuspectsRequest, TaskPauseAnswer,
     TaskPauseRequest, TaskRevision, Timeline, TimelineError, Token, Upcoming, UpcomingRequest, Wake,
 };
-use crate::clock::{Clock, RedisClock, Timestamp};
+use crate::clock::{Clock, Timestamp};
 use crate::metrics::Metrics;
 use crate::task::{Key, Lane, Shard, TaskId};
 
@@ -68,12 +75,13 @@ const ASK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The timeline in Redis. Dropping it closes its connections.
 pub struct RedisTimeline {
-    link_state: Arc<LinkState>,
-    link_task: AbortHandle,
+    nodes: Arc<Nodes>,
     shards: u16,
     keys: Vec<Keys>,
     beat_channel: String,
-    clock: Arc<dyn Clock>,
+    /// The clock of each slot.
+    clocks: Vec<Arc<dyn Clock>>,
+    /// The time argument of all scripts.
     time: Time,
     durability: Durability,
     response_timeout: Duration,
@@ -91,25 +99,29 @@ impl RedisTimeline {
     /// If the URL cannot be parsed.
     pub fn connect(config: RedisConfig) -> Result<Arc<RedisTimeline>, RedisError> {
         let access = access(&config)?;
-        let (redis_clock, calls) = (Arc::new(RedisClock::new()), Arc::new(Calls::default()));
-        let (clock, time): (Arc<dyn Clock>, _) = match &config.time {
-            Some(clock) => (clock.clone(), Time::Given(clock.clone())),
-            None => (redis_clock.clone(), Time::Server(redis_clock, Arc::clone(&calls))),
+        let calls = Arc::new(Calls::default());
+        let time = match &config.time {
+            Some(clock) => Time::Given(clock.clone()),
+            None => Time::of_server(Arc::clone(&calls)),
         };
         let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
         let last_known = Arc::new(LastKnown::default());
-        let connector =
-            Connector::new(access, &config, &keys, time.clone(), Arc::clone(&last_known), Arc::clone(&calls));
-        let layout = connector.layout.clone();
-        let link_state = Arc::new(LinkState::new());
-        let link_task = tokio::spawn(link::keep(connector, link_state.clone())).abort_handle();
+        let layout = Layout::new(
+            &access.address(),
+            &config.namespace,
+            &keys,
+            Arc::clone(&last_known),
+            Arc::clone(&calls),
+            config.response_timeout,
+        );
+        let connector = Connector::new(access, &config, &keys, layout.clone());
+        let nodes = Nodes::open(connector, time.clone(), Arc::clone(&calls), config.shards);
         Ok(Arc::new(RedisTimeline {
-            link_state,
-            link_task,
+            clocks: nodes.routes.all().map(|slot| RoutedClock::of(&nodes, slot)).collect(),
+            nodes,
             shards: config.shards,
             keys,
             beat_channel: keys::beats(&config.namespace),
-            clock,
             time,
             durability: config.durability,
             response_timeout: config.response_timeout,
@@ -122,7 +134,7 @@ impl RedisTimeline {
 
     /// The result of the first attempt to connect.
     pub async fn first_attempt(&self) -> Link {
-        self.link_state.first_attempt().await
+        self.nodes.routes.first_attempt().await
     }
 
     /// Waits until all shards are reachable.
@@ -148,25 +160,20 @@ impl RedisTimeline {
     /// [`RedisError::Layout`] with both layouts, [`RedisError::Durability`], [`RedisError::Cluster`],
     /// [`RedisError::Unfit`].
     pub async fn check_layout(&self) -> Result<(), RedisError> {
-        let mut layout = self.link_state.layout.subscribe();
+        let mut layout = self.layout.result();
         match layout.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(Err(error))) => Err(error.clone()),
             _ => Ok(()),
         }
     }
 
-    /// Waits for Redis and returns its settings that are dangerous for a timeline, or that it does not report them.
+    /// Waits until all shards are reachable, and returns the settings of the servers that are dangerous for a timeline, or
+    /// that they do not report them.
     pub async fn advice(&self) -> Vec<Advice> {
-        let mut link = self.link_state.link.subscribe();
         loop {
-            let up = link.wait_for(|link| matches!(link, Link::Up(_))).await.is_ok();
-            if let Ok(session) = self.link_state.session()
-                && let Ok(advice) = server::advice(&session, self.durability, self.response_timeout).await
-            {
+            self.all_up().await;
+            if let Ok(advice) = self.nodes.advice(self.durability, self.response_timeout).await {
                 return advice;
-            }
-            if !up {
-                return Vec::new();
             }
             tokio::time::sleep(ASK_INTERVAL).await;
         }
@@ -174,7 +181,7 @@ impl RedisTimeline {
 
     /// Returns once a check of Redis has failed for good: another layout, no confirmation of writes, or missing slots.
     pub async fn refused(&self) -> RedisError {
-        let mut layout = self.link_state.layout.subscribe();
+        let mut layout = self.layout.result();
         let refused = layout.wait_for(|check| matches!(check, Some(Err(_)))).await.ok().and_then(|check| check.clone());
         match refused {
             Some(Err(error)) => error,
@@ -198,8 +205,8 @@ impl RedisTimeline {
         &self,
         exists: impl Future<Output = Result<bool, TimelineError>> + Send,
     ) -> Result<bool, TimelineError> {
-        let session = self.link_state.session_by(Instant::now() + self.response_timeout).await;
-        let session = session.map_err(TimelineError::Away)?;
+        let (routes, until) = (&self.nodes.routes, Instant::now() + self.response_timeout);
+        let session = routes.session_by(routes.namespace(), until).await.map_err(TimelineError::Away)?;
         if self.layout.allows_pauses(&session).await? {
             return Ok(true);
         }
@@ -219,26 +226,35 @@ impl RedisTimeline {
 
 impl Drop for RedisTimeline {
     fn drop(&mut self) {
-        self.link_task.abort();
+        self.nodes.close();
     }
 }
 
 #[async_trait]
 impl Timeline for RedisTimeline {
-    fn clock(&self, _: Shard) -> Arc<dyn Clock> {
-        self.any_clock()
+    fn clock(&self, shard: Shard) -> Arc<dyn Clock> {
+        let slot = self.clocks.get(usize::from(shard.number()));
+        slot.map_or_else(|| self.any_clock(), Arc::clone)
     }
 
     fn any_clock(&self) -> Arc<dyn Clock> {
-        self.clock.clone()
+        match self.nodes.routes.any_session() {
+            Ok(session) => session.time.clock(),
+            Err(_) => Arc::clone(&self.clocks[self.nodes.routes.namespace().number()]),
+        }
     }
 
     fn shards(&self) -> u16 {
         self.shards
     }
 
-    fn link(&self, _: Shard) -> watch::Receiver<Link> {
-        self.link_state.link.subscribe()
+    fn link(&self, shard: Shard) -> watch::Receiver<Link> {
+        self.nodes.routes.link(Slot::of(shard))
+    }
+
+    fn node(&self, shard: Shard) -> Option<u64> {
+        let node = self.nodes.is_cluster().then(|| self.nodes.routes.node(Slot::of(shard)))?;
+        node.map(|node| node.number)
     }
 
     fn lost_for(&self) -> Option<Duration> {
@@ -246,11 +262,11 @@ impl Timeline for RedisTimeline {
     }
 
     fn wakes(&self) -> broadcast::Receiver<Wake> {
-        self.link_state.wakes.subscribe()
+        self.nodes.wakes.subscribe()
     }
 
     async fn send_beat(&self, beat: String) -> Result<(), TimelineError> {
-        let session = self.link_state.session().map_err(TimelineError::Away)?;
+        let session = self.nodes.routes.any_session().map_err(TimelineError::Away)?;
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(&self.beat_channel).arg(beat);
         let sent = session.ask(&publish, self.response_timeout, None).await;
@@ -258,7 +274,7 @@ impl Timeline for RedisTimeline {
     }
 
     fn beats(&self) -> broadcast::Receiver<Arc<str>> {
-        self.link_state.beats.subscribe()
+        self.nodes.beats.subscribe()
     }
 
     fn count_calls(&self, metrics: Arc<Metrics>) {
@@ -283,7 +299,7 @@ impl Timeline for RedisTimeline {
         not_after: Timestamp,
     ) -> Result<CancelAnswer, TimelineError> {
         let cancel = Cancel { id, revision, not_after };
-        self.calls.count(Verb::Cancel, self.durably(not_after, self.run_in_its_lane(shard, &cancel))).await
+        self.calls.count(Verb::Cancel, self.durably(shard, not_after, self.run_in_its_lane(shard, &cancel))).await
     }
 
     async fn get(&self, shard: Shard, id: &TaskId) -> Result<Option<StoredTask>, TimelineError> {
@@ -353,7 +369,7 @@ impl Timeline for RedisTimeline {
         not_after: Timestamp,
     ) -> Result<RequeueAnswer, TimelineError> {
         let requeue = Requeue { key, died, not_after };
-        self.calls.count(Verb::Requeue, self.durably(not_after, self.run_in_its_lane(shard, &requeue))).await
+        self.calls.count(Verb::Requeue, self.durably(shard, not_after, self.run_in_its_lane(shard, &requeue))).await
     }
 
     async fn discard(
@@ -364,7 +380,7 @@ impl Timeline for RedisTimeline {
         not_after: Timestamp,
     ) -> Result<bool, TimelineError> {
         let discard = Discard { key, died, not_after };
-        self.calls.count(Verb::Discard, self.durably(not_after, self.run(shard, &[], &discard))).await
+        self.calls.count(Verb::Discard, self.durably(shard, not_after, self.run(shard, &[], &discard))).await
     }
 
     async fn browse(&self, shard: Shard, request: BrowseRequest) -> Result<Browsed, TimelineError> {
@@ -373,10 +389,10 @@ impl Timeline for RedisTimeline {
 
     async fn scan(&self, shard: Shard, lane: &Lane, request: ScanRequest) -> Result<Scanned, TimelineError> {
         let scanned = async {
-            let process = self.process().await?;
+            let process = self.process(shard).await?;
             let scanned = self.run(shard, from_ref(lane), &request).await?;
             // Otherwise the reply may come from the process after it.
-            match self.process().await? == process {
+            match self.process(shard).await? == process {
                 true => Ok(Scanned { process, ..scanned }),
                 false => Err(TimelineError::Away("the connection was replaced".to_owned())),
             }
@@ -402,11 +418,11 @@ impl Timeline for RedisTimeline {
         let paused = async {
             let exists = async { Ok(self.run_in_its_lane(shard, &Get { id }).await?.is_some()) };
             if matches!(request, TaskPauseRequest::Pause(_)) && !self.allow_pauses(exists).await? {
-                let is_late = self.clock.now() > not_after;
+                let is_late = self.clock(shard).now() > not_after;
                 return if is_late { Err(TimelineError::Late) } else { Ok(TaskPauseAnswer::Unknown) };
             }
             let call = PauseTask { id, request: &request, not_after };
-            self.durably(not_after, self.run_in_its_lane(shard, &call)).await
+            self.durably(shard, not_after, self.run_in_its_lane(shard, &call)).await
         };
         self.calls.count(Verb::Pause, paused).await
     }
@@ -419,7 +435,7 @@ impl Timeline for RedisTimeline {
         not_after: Timestamp,
     ) -> Result<MoveAnswer, TimelineError> {
         let call = MoveDue { id, request: &request, not_after };
-        self.calls.count(Verb::MoveDue, self.durably(not_after, self.run_in_its_lane(shard, &call))).await
+        self.calls.count(Verb::MoveDue, self.durably(shard, not_after, self.run_in_its_lane(shard, &call))).await
     }
 
     async fn pause_lane(
@@ -434,7 +450,7 @@ impl Timeline for RedisTimeline {
                 self.allow_pauses(async { Ok(true) }).await?;
             }
             let call = PauseLane { request: &request, not_after };
-            self.durably(not_after, self.run(shard, from_ref(lane), &call)).await
+            self.durably(shard, not_after, self.run(shard, from_ref(lane), &call)).await
         };
         self.calls.count(Verb::PauseLane, paused).await
     }

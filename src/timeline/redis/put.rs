@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 use crate::task::{Lane, Shard};
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{self, Code, Script};
-use crate::timeline::{Put, PutAnswer, PutMode, PutResult, TimelineError};
+use crate::timeline::{Put, PutAnswer, PutMode, PutResult, Timeline, TimelineError};
 
 /// How often tasks are put again because the connection that confirms writes ended.
 const MAX_CONFIRM_TRIES: usize = 3;
@@ -34,7 +34,7 @@ impl RedisTimeline {
     ) -> Result<Vec<PutAnswer>, TimelineError> {
         let mut tries = 0;
         loop {
-            let answer = self.durably(not_after, self.put_all(shard, mode, puts, not_after)).await;
+            let answer = self.durably(shard, not_after, self.put_all(shard, mode, puts, not_after)).await;
             // An earlier try may have written, so a refusal of this one does not mean that nothing took effect.
             let answer = answer.map_err(|error| match error {
                 TimelineError::Unconfirmed(_) | TimelineError::Broken(_) => error,
@@ -51,7 +51,7 @@ impl RedisTimeline {
             if !unconfirmed
                 || is_conditional
                 || tries >= MAX_CONFIRM_TRIES
-                || self.clock.now().plus(LEAST_TIME) >= not_after
+                || self.clock(shard).now().plus(LEAST_TIME) >= not_after
             {
                 return answer;
             }
@@ -81,7 +81,7 @@ impl RedisTimeline {
                 match reply {
                     // The first copy of this call may have written it.
                     PutReply::Answer(answer) if is_repeated && answer.result == PutResult::Mismatch => {
-                        return Err(self.unknown(not_after).await);
+                        return Err(self.unknown(shard, not_after).await);
                     }
                     PutReply::Answer(answer) => {
                         written |= match answer.result {

@@ -6,6 +6,7 @@
 use super::RedisTimeline;
 use super::call::Call;
 use super::reply::Reply;
+use super::routes::Slot;
 use crate::clock::Timestamp;
 use crate::task::{Lane, Shard};
 use crate::timeline::TimelineError;
@@ -78,7 +79,7 @@ impl RedisTimeline {
 
     async fn reply<R: Request>(&self, shard: Shard, lanes: &[Lane], request: &R) -> Result<Reply, TimelineError> {
         let keys = self.keys(shard)?;
-        let mut call = Call::new(R::SCRIPT, &self.time, keys, lanes);
+        let mut call = Call::new(R::SCRIPT, &self.time, Slot::of(shard), keys, lanes);
         if R::IS_FOR_USER {
             call = call.for_user(request.may_be_repeated());
         }
@@ -86,7 +87,7 @@ impl RedisTimeline {
         let reply = self.call(call, request.not_after()).await?;
         match request.not_after() {
             Some(not_after) if reply.is_repeated && R::UNSURE.contains(&reply.code) => {
-                Err(self.unknown(not_after).await)
+                Err(self.unknown(shard, not_after).await)
             }
             _ => Ok(reply),
         }

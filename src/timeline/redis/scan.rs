@@ -6,10 +6,11 @@ use super::RedisTimeline;
 use super::call::Call;
 use super::reply::{Reply, broken, name};
 use super::request::Request;
+use super::routes::Slot;
 use super::session::CallError;
 use super::verbs::position;
 use super::wait_connection::server_process;
-use crate::task::Lane;
+use crate::task::{Lane, Shard};
 use crate::timeline::keys::Keys;
 use crate::timeline::scan::{
     CountRequest, LaneCounts, MAX_UPCOMING, ScanRequest, Scanned, ScannedTask, TaskStatus, Upcoming, UpcomingRequest,
@@ -113,8 +114,9 @@ impl Request for CountRequest {
 impl RedisTimeline {
     /// A number for the server process behind the connection: the beginning of its `run_id`. If Redis does not tell it,
     /// a number for the connection.
-    pub(super) async fn process(&self) -> Result<u32, TimelineError> {
-        let session = self.link_state.session_by(Instant::now() + self.response_timeout).await;
+    pub(super) async fn process(&self, shard: Shard) -> Result<u32, TimelineError> {
+        let until = Instant::now() + self.response_timeout;
+        let session = self.nodes.routes.session_by(Slot::of(shard), until).await;
         let session = session.map_err(TimelineError::Away)?;
         let ask = async || match server_process(&session, self.response_timeout).await {
             Ok(id) => Ok(id.get(..8).and_then(|id| u32::from_str_radix(id, 16).ok()).unwrap_or_else(rand::random)),

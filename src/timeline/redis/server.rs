@@ -3,15 +3,17 @@
 //! Reads `INFO`, because managed servers forbid `CONFIG`. Stores the scripts in the cache of Redis, writes no key and
 //! stores no layout.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_sinks::{Away, Cause, redis_access};
-use redis::{AsyncConnectionConfig, Cmd, Value};
+use redis::{Cmd, Value};
 use tokio::time::timeout;
 
+use super::call::Time;
 use super::cluster::{self, SlotsError, ask_slots};
+use super::connector::{SOCKET, connection};
 use super::durable::{ConfirmError, Durability, can_confirm, unproven};
-use super::link::SOCKET;
 use super::rights::{self, RightsError};
 use super::session::{CallError, Session, detail};
 use super::{RedisConfig, RedisError, access};
@@ -58,6 +60,11 @@ impl Advice {
         Advice { detail, hint }
     }
 
+    /// The same, with the address of its server.
+    pub(super) fn of(self, address: &str) -> Advice {
+        Advice { detail: format!("`{address}`: {}", self.detail), ..self }
+    }
+
     fn is_of_replicas(&self) -> bool {
         self.hint == NO_REPLICA
     }
@@ -90,9 +97,8 @@ pub enum ServerCheckError {
 /// Why it cannot.
 pub async fn check_server(config: &RedisConfig) -> Result<ServerCheck, ServerCheckError> {
     let access = access(config).map_err(ServerCheckError::Redis)?;
-    let alone = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    let commands = access.connect(SOCKET, alone, config.connect_timeout).await.map_err(ServerCheckError::Away)?;
-    let session = Session::new(commands);
+    let commands = access.connect(SOCKET, connection(), config.connect_timeout).await;
+    let session = Session::new(commands.map_err(ServerCheckError::Away)?, Time::of_server(Arc::default()));
     let ask = async |command: &Cmd| session.ask(command, config.response_timeout, None).await;
     let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
     let slots = ask_slots(&session, &cluster::slots(&config.namespace, &keys), config.response_timeout).await;

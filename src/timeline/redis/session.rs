@@ -10,6 +10,7 @@ use redis::{Cmd, ServerError, Value};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
+use super::call::Time;
 use super::expiry::CallExpiry;
 use super::wait_connection::WaitConnection;
 
@@ -20,6 +21,10 @@ const MAX_SILENCES: u32 = 3;
 #[derive(Clone)]
 pub(super) struct Session {
     pub(super) commands: Arc<Commands>,
+    /// The clock of the server.
+    pub(super) time: Time,
+    /// Whether the server is a node of a cluster, of which this timeline uses several.
+    in_cluster: bool,
     broken: CancellationToken,
     reason: Arc<OnceLock<String>>,
     silences: Arc<AtomicU32>,
@@ -40,10 +45,37 @@ pub(super) enum Confirmations {
 }
 
 impl Session {
-    pub(super) fn new(commands: Commands) -> Session {
-        let commands = Arc::new(commands);
-        let (broken, reason, silences) = (CancellationToken::new(), Arc::default(), Arc::default());
-        Session { commands, broken, reason, silences, confirmations: Confirmations::NotNeeded, process: Arc::default() }
+    pub(super) fn new(commands: Commands, time: Time) -> Session {
+        Session {
+            commands: Arc::new(commands),
+            time,
+            in_cluster: false,
+            broken: CancellationToken::new(),
+            reason: Arc::default(),
+            silences: Arc::default(),
+            confirmations: Confirmations::NotNeeded,
+            process: Arc::default(),
+        }
+    }
+
+    /// The session of a node of a cluster: that it does not serve a slot does not end it.
+    pub(super) fn in_cluster(self) -> Session {
+        Session { in_cluster: true, ..self }
+    }
+
+    /// A session with another connection to the same server.
+    pub(super) fn beside(&self, commands: Commands) -> Session {
+        Session { in_cluster: self.in_cluster, ..Session::new(commands, self.time.clone()) }
+    }
+
+    /// Whether both are the same connection.
+    pub(super) fn is_same(&self, other: &Session) -> bool {
+        Arc::ptr_eq(&self.commands, &other.commands)
+    }
+
+    /// Whether the last call had no answer in time.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silences.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn broken(&self) -> bool {
@@ -133,6 +165,9 @@ impl Session {
         let in_script = error.code() == "ERR" && error.details().is_some_and(|details| details.contains("-READONLY"));
         // The server has become a replica, or no longer serves a slot. The address may already lead to its successor,
         // so connect again. The next connection checks all slots.
+        if self.in_cluster {
+            return CallError::Refused(error);
+        }
         if in_script || matches!(error.code(), "READONLY" | "MASTERDOWN" | "MOVED" | "ASK" | "CLUSTERDOWN") {
             self.break_off(&detail(&error));
         }

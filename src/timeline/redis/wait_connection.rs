@@ -7,6 +7,7 @@
 //! All callers that ask during one wait share the next one. If the second connection is lost, another one
 //! is made to the same process and the wait is repeated there. Calls on the first connection are not affected.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -14,8 +15,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
+use super::cluster::IS_MOVING;
+use super::connector::Connector;
 use super::durable::{Durability, MAX_WAIT};
-use super::link::Connector;
+use super::nodes::{Node, Nodes};
 use super::session::{CallError, Session};
 
 /// Writes a field and deletes it again, so that nothing is left. It begins with HDEL because a full Redis allows HDEL
@@ -48,12 +51,17 @@ impl Drop for WaitConnection {
 
 impl WaitConnection {
     /// Waits on `wait_session`, a second connection to the process of `session`.
-    pub(super) fn new(connector: &Connector, session: &Session, wait_session: Session, key: String) -> Self {
+    pub(super) fn new(
+        connector: &Connector,
+        session: &Session,
+        wait_session: Session,
+        nodes: Weak<Nodes>,
+        node: Arc<Node>,
+    ) -> Self {
         let (ask, asked) = mpsc::unbounded_channel();
-        let mut write = redis::cmd("EVAL");
-        write.arg(WRITE).arg(1).arg(key);
         debug_assert!(session.confirmations().is_err(), "otherwise both would keep each other alive");
-        let task = WaitTask { connector: connector.clone(), main_session: session.clone(), wait_session, write };
+        let (connector, main_session) = (connector.clone(), session.clone());
+        let task = WaitTask { connector, main_session, wait_session, nodes, node };
         WaitConnection { ask, waiting: tokio::spawn(task.serve(asked)).abort_handle() }
     }
 
@@ -75,7 +83,8 @@ struct WaitTask {
     /// The session whose writes are confirmed.
     main_session: Session,
     wait_session: Session,
-    write: Cmd,
+    nodes: Weak<Nodes>,
+    node: Arc<Node>,
 }
 
 impl WaitTask {
@@ -123,11 +132,28 @@ impl WaitTask {
 
     /// Whether the writes are confirmed before `until`.
     async fn wait(&self, until: Instant) -> Result<bool, CallError> {
-        self.ask(&self.write, Duration::ZERO).await?;
+        self.write().await?;
         let left = until.saturating_duration_since(Instant::now());
         let durability = self.connector.durability;
         let answer = self.ask(&durability.wait(left), left.min(MAX_WAIT)).await?;
         Ok(durability.is_reached(&answer))
+    }
+
+    /// Makes the small write, with a key of a slot that the node has.
+    async fn write(&self) -> Result<(), CallError> {
+        let slots = self.nodes.upgrade().map(|nodes| nodes.routes.slots_of(&self.node)).unwrap_or_default();
+        let mut result = Err(CallError::Unsent(IS_MOVING.to_owned()));
+        for slot in slots {
+            let mut write = redis::cmd("EVAL");
+            write.arg(WRITE).arg(1).arg(self.connector.nothing(slot));
+            result = self.ask(&write, Duration::ZERO).await.map(drop);
+            match &result {
+                // Another slot of the node may not be moving.
+                Err(CallError::Refused(error)) if matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN") => {}
+                _ => break,
+            }
+        }
+        result
     }
 
     /// Sends a command. Waits for `longer` in addition to the usual response timeout.

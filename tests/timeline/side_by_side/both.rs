@@ -15,12 +15,11 @@ use punctual::timeline::{
 };
 
 use super::super::raw::Raw;
-use super::super::shared::connect;
+use super::super::shared::{SharedServer, connect};
 use super::super::stage::{self, LEASE, START, at, lane_named, ms, record};
 use super::rules::Tally;
 use super::steps::{Body, Due, Step, StepMode};
 use super::wakes::{Wakes, wake_text};
-use crate::support::redis::RedisServer;
 
 /// Retention of dead records: short, so that runs outlast it.
 const DEAD_KEEP: Duration = Duration::from_secs(20);
@@ -48,7 +47,7 @@ pub(super) struct Both {
 
 impl Both {
     /// Both timelines with a new namespace, and their notifications.
-    pub(super) async fn new(server: &RedisServer, shards: u16) -> (Both, Wakes) {
+    pub(super) async fn new(server: &SharedServer, shards: u16) -> (Both, Wakes) {
         let clock = Arc::new(ManualClock::new(START));
         let memory = Arc::new(MemoryTimeline::new(clock.clone(), shards));
         let (redis, raw) = connect(server, clock.clone(), shards).await;

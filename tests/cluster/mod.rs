@@ -1,0 +1,90 @@
+//! A timeline on three masters: slots move, masters die, hang and are replaced, and every promise still holds. What is on
+//! one node delays nothing on the others.
+
+mod failures;
+mod moves;
+
+use std::time::Duration;
+
+use punctual::task::Shard;
+use punctual::task::TaskId;
+use serde_json::Value;
+
+use crate::support::clock::ServerClock;
+use crate::support::cluster::Cluster;
+use crate::support::load::Load;
+use crate::support::published::read_stream;
+use crate::support::punctual::Punctual;
+use crate::support::redis::RedisServer;
+use crate::support::{patient, say};
+
+/// Number of shards of the instances.
+const SHARDS: u16 = 64;
+
+/// Time limit for publishing all messages.
+const PUBLISH_LIMIT: Duration = Duration::from_secs(90);
+
+/// A task that is not due during a test.
+const LATER: &str = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
+
+/// The configuration of an instance that publishes to this Redis.
+fn config(cluster: &Cluster, sink: &RedisServer, more: &str) -> String {
+    format!(
+        "[redis]\nurl = \"{}\"\n{more}[claim]\nlease = \"5s\"\n[sinks.default]\nurl = \"{}\"\nanswer_timeout = \"2s\"\n",
+        cluster.url(),
+        sink.url()
+    )
+}
+
+/// The clock of the machine, which all nodes use.
+fn clock(cluster: &Cluster) -> ServerClock {
+    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(&mut cluster.nodes[0].connect()).expect("its time");
+    ServerClock::new(seconds * 1000 + micros / 1000)
+}
+
+/// An id of a task in this shard.
+fn id_in(shard: u16, name: &str) -> String {
+    let is_there = |id: &String| Shard::of(&id.parse::<TaskId>().unwrap(), SHARDS).number() == shard;
+    (0..).map(|n| format!("{name}-{n}")).find(is_there).expect("an id")
+}
+
+/// The shards whose slots the master of this number has at the start.
+fn shards_of(cluster: &Cluster, master: usize) -> Vec<u16> {
+    (0..SHARDS).filter(|shard| cluster.master_of(cluster.slot(*shard), master) == master).collect()
+}
+
+fn stats(instance: &Punctual) -> Value {
+    instance.api().send("GET", "/v1/stats", None).expect("an answer").json()
+}
+
+/// Waits until nothing waits or is in flight, and checks that the published messages equal the ledger.
+fn check(name: &str, instance: &Punctual, load: &Load, sink: &RedisServer) {
+    let is_empty = || {
+        let lane = &stats(instance)["lanes"]["default"];
+        lane["waiting"] == 0 && lane["in_flight"] == 0
+    };
+    // Twice, more than a second apart, because the numbers are those of the last glances.
+    let done = patient(PUBLISH_LIMIT, || {
+        is_empty() && {
+            std::thread::sleep(Duration::from_millis(2500));
+            is_empty()
+        }
+    });
+    assert!(done, "{name}: tasks are left: {}\n{}", stats(instance), instance.log());
+    let errors = instance.log_lines(&[" ERROR "]);
+    assert!(errors.is_empty(), "{errors:?}");
+    let published = read_stream(sink.server.port, "out");
+    let tally = load.ledger().check(&published).unwrap_or_else(|faults| panic!("{name}: {faults}{}", load.answers()));
+    say(&format!("cluster, {name}: {tally}; {}", load.answers()));
+}
+
+/// Runs a load on an instance, and `trouble` in the middle of it.
+fn under_load(instance: &mut Punctual, load: &Load, trouble: impl FnOnce(&mut Punctual)) {
+    std::thread::scope(|scope| {
+        let _ends = load.guard();
+        (0..4).for_each(|_| _ = scope.spawn(|| load.run()));
+        std::thread::sleep(Duration::from_secs(3));
+        trouble(instance);
+        std::thread::sleep(Duration::from_secs(3));
+    });
+}
