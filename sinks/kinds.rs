@@ -52,6 +52,8 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("amqp", "this build of punctual has no RabbitMQ sink: it was built without the feature `rabbitmq`"),
     ("amqps", "this build of punctual has no RabbitMQ sink: it was built without the feature `rabbitmq`"),
     ("nats", "this build of punctual has no NATS sink: it was built without the feature `nats`"),
+    ("redis+cluster", "a Redis Streams sink needs one Redis, because a stream is on one node of a cluster"),
+    ("rediss+cluster", "a Redis Streams sink needs one Redis, because a stream is on one node of a cluster"),
     ("tls", "this build of punctual has no NATS sink: it was built without the feature `nats`"),
 ];
 

@@ -1,7 +1,9 @@
 //! A timeline on three masters: slots move, masters die, hang and are replaced, and every promise still holds. What is on
 //! one node delays nothing on the others.
 
+mod check;
 mod failures;
+mod migration;
 mod moves;
 
 use std::time::Duration;
@@ -38,7 +40,11 @@ fn config(cluster: &Cluster, sink: &RedisServer, more: &str) -> String {
 
 /// The clock of the machine, which all nodes use.
 fn clock(cluster: &Cluster) -> ServerClock {
-    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(&mut cluster.nodes[0].connect()).expect("its time");
+    clock_of(&cluster.nodes[0])
+}
+
+fn clock_of(server: &RedisServer) -> ServerClock {
+    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(&mut server.connect()).expect("its time");
     ServerClock::new(seconds * 1000 + micros / 1000)
 }
 

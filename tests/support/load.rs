@@ -45,6 +45,11 @@ impl Load {
         }
     }
 
+    /// The same load on other instances.
+    pub(crate) fn on(self, apis: Vec<Api>) -> Load {
+        Load { apis, ..self }
+    }
+
     /// The messages expected so far.
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().expect("no client panics holding it")

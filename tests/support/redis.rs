@@ -96,7 +96,8 @@ impl RedisServer {
         ::redis::cmd("CLUSTER").arg(arguments).exec(&mut self.connect()).expect("the CLUSTER command succeeds");
     }
 
-    fn until_cluster_info(&self, line: &str) {
+    /// Waits until `CLUSTER INFO` has this line.
+    pub(crate) fn until_cluster_info(&self, line: &str) {
         let mut connection = self.connect();
         let reported = super::patient(std::time::Duration::from_secs(60), || {
             let info: String = ::redis::cmd("CLUSTER").arg("INFO").query(&mut connection).expect("cluster info");

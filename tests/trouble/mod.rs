@@ -12,7 +12,7 @@ mod late_disk;
 mod layouts;
 mod states;
 mod stopped;
-mod strict;
+pub(crate) mod strict;
 
 use std::sync::Arc;
 use std::time::Duration;

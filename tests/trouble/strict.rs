@@ -9,7 +9,7 @@ use crate::support::punctual::Punctual;
 use crate::support::scripted::Scripted;
 
 /// Runs the program to its end, for up to a minute; returns 124 if it still runs.
-pub(super) fn run(arguments: &[&str]) -> Output {
+pub(crate) fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new("timeout");
     command.args(["60", env!("CARGO_BIN_EXE_punctual")]).args(arguments);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).current_dir(std::env::temp_dir());
@@ -17,7 +17,7 @@ pub(super) fn run(arguments: &[&str]) -> Output {
 }
 
 /// Output of `serve` and `check` with these options, with their exit codes.
-pub(super) fn serve_and_check(more: &[&str]) -> [(Option<i32>, String); 2] {
+pub(crate) fn serve_and_check(more: &[&str]) -> [(Option<i32>, String); 2] {
     ["serve", "check"].map(|command| {
         let arguments = [&[command, "--sink", "memory:", "--listen", "127.0.0.1:0"], more].concat();
         let output = run(&arguments);

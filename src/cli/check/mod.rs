@@ -169,9 +169,12 @@ async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
         false => format!("no timeline under the namespace `{namespace}` yet"),
     };
     let version = found.version.map_or_else(|| "Redis".to_owned(), |version| format!("Redis {version}"));
+    let masters: Vec<String> =
+        found.masters.iter().map(|(address, shards)| format!("`{address}` ({shards} shards)")).collect();
+    let masters = if masters.is_empty() { String::new() } else { format!(", masters {}", masters.join(", ")) };
     let result = match config.strict && !found.advice.is_empty() {
         true => Err(CheckFailure::new(config, "redis.strict", Kind::Configuration, NOT_SET_UP.to_owned())),
-        false => Ok(format!("{}: {version}, {timeline}", config.redis)),
+        false => Ok(format!("{}: {version}, {timeline}{masters}", config.redis)),
     };
     let warnings = found.advice.into_iter().map(|advice| (advice.detail, Some(advice.hint.to_owned())));
     Finding { of, result, warnings: warnings.collect() }

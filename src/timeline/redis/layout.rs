@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::RedisError;
-use super::session::Session;
+use super::session::{CallError, Session};
 use crate::task::{Lane, Namespace, Shard};
 use crate::timeline::calls::Calls;
 use crate::timeline::keys::{self, Keys};
@@ -237,12 +237,21 @@ impl Layout {
             tracing::info!(address = self.address, namespace = %self.namespace, "timeline created; it has no tasks yet");
             return Ok(());
         }
-        let mut tasks = 0;
+        let (mut tasks, mut shards) = (0, 0);
         for key in &self.tasks {
-            let count = self.ask(session, redis::cmd("HLEN").arg(key)).await?;
-            tasks += redis::from_redis_value::<u64>(count).map_err(|error| error.to_string())?;
+            match session.ask(redis::cmd("HLEN").arg(key), self.response_timeout, None).await {
+                Ok(count) => {
+                    tasks += redis::from_redis_value::<u64>(count).map_err(|error| error.to_string())?;
+                    shards += 1;
+                }
+                // Another node of the cluster has the shard.
+                Err(CallError::Refused(error)) if matches!(error.code(), "MOVED" | "ASK") => {}
+                Err(failure) => return Err(failure.to_string()),
+            }
         }
-        tracing::info!(address = self.address, namespace = %self.namespace, tasks, "timeline found");
+        // The shards in which the tasks were counted, of a cluster those of the node with the layout.
+        let of = (shards < self.tasks.len()).then_some(shards);
+        tracing::info!(address = self.address, namespace = %self.namespace, tasks, in_shards = of, "timeline found");
         Ok(())
     }
 

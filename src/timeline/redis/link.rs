@@ -33,7 +33,8 @@ const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// Connects, and reconnects after each failure. Runs until it is aborted.
 pub(super) async fn keep(connector: Connector, nodes: Arc<Nodes>, node: Arc<Node>) {
-    let mut link_task = LinkTask { connector, nodes, node, ups: 0, away_since: Some(Instant::now()), logged: None };
+    let mut link_task =
+        LinkTask { connector, nodes, node, ups: 0, away_since: Some(Instant::now()), logged: None, reason: None };
     let mut backoff = BACKOFF;
     loop {
         match link_task.open().await {
@@ -60,8 +61,9 @@ struct LinkTask {
     ups: u64,
     /// Since when there is no connection.
     away_since: Option<Instant>,
-    /// When the log last said that Redis is unreachable.
+    /// When the log last said that Redis is unreachable, and why.
     logged: Option<Instant>,
+    reason: Option<String>,
 }
 
 impl LinkTask {
@@ -98,7 +100,7 @@ impl LinkTask {
     }
 
     fn up(&mut self, session: &Session, slots: &[Slot]) {
-        self.away_since = None;
+        (self.away_since, self.reason) = (None, None);
         self.ups += 1;
         self.nodes.routes.node_up(&self.node, session, slots);
         let shards = slots.iter().filter(|slot| **slot != self.nodes.routes.namespace()).count();
@@ -108,15 +110,15 @@ impl LinkTask {
     /// Reports that there is no connection: at once, and then every minute.
     fn down(&mut self, reason: &str) {
         let away_since = *self.away_since.get_or_insert_with(Instant::now);
-        let is_idle = self.node.server.is_some() && self.nodes.routes.slots_of(&self.node).is_empty();
         let reason = self.node.failure(reason);
-        let is_new = self.nodes.routes.node_down(&self.node, &reason);
-        if is_idle {
+        self.nodes.routes.node_down(&self.node, &reason);
+        if self.nodes.routes.slots_of(&self.node).is_empty() && !self.nodes.routes.is_any_unknown() {
             // A replica, or a master that has been replaced.
             tracing::debug!(reason, "a node of the cluster is not used");
             return;
         }
-        if is_new {
+        if self.reason.as_ref() != Some(&reason) {
+            self.reason = Some(reason.clone());
             tracing::warn!(reason, "redis is unavailable; retrying");
         } else if self.logged.is_some_and(|logged| logged.elapsed() >= LOG_PAUSE) {
             tracing::warn!(

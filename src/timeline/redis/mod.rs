@@ -7,6 +7,8 @@
 //! verbs are in the scripts; `lua/README.md` explains them.
 
 mod call;
+mod check;
+mod check_cluster;
 mod cluster;
 mod config;
 mod connector;
@@ -41,6 +43,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use self::call::Time;
+pub use self::check::{ServerCheck, ServerCheckError, check_server};
 use self::config::access;
 pub use self::config::{NOT_SET_UP, RedisConfig, RedisError};
 use self::connector::Connector;
@@ -52,7 +55,7 @@ use self::nodes::Nodes;
 use self::pauses::{PauseLane, PauseTask};
 use self::routed_clock::RoutedClock;
 use self::routes::Slot;
-pub use self::server::{Advice, ServerCheck, ServerCheckError, ServerState, check_server};
+pub use self::server::{Advice, ServerState};
 use self::settle::SettleCall;
 use self::verbs::{Cancel, Extend, Get};
 use super::calls::{Calls, Verb};

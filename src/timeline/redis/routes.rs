@@ -197,20 +197,23 @@ impl Routes {
         }
     }
 
-    /// A node has no connection any more, or could not make one. Returns whether the reason is new for any slot.
-    pub(super) fn node_down(&self, node: &Arc<Node>, detail: &str) -> bool {
+    /// Whether a slot has never had a node.
+    pub(super) fn is_any_unknown(&self) -> bool {
+        self.all().any(|slot| self.node(slot).is_none())
+    }
+
+    /// A node has no connection any more, or could not make one.
+    pub(super) fn node_down(&self, node: &Arc<Node>, detail: &str) {
         let _changing = self.changing.lock();
         *node.session.lock() = None;
-        let mut is_new = false;
         for slot in self.all() {
             // Without a node, the slot is looked for, and this is why it is not found.
             let node_of_slot = self.node(slot);
             if node_of_slot.is_none_or(|at| at.number == node.number) {
-                is_new |= self.set_away(slot, detail);
+                self.set_away(slot, detail);
             }
         }
         self.lost.notify_one();
-        is_new
     }
 
     /// The slots of a node whose wake-ups its subscription does not include yet.
@@ -223,9 +226,9 @@ impl Routes {
     pub(super) fn assign(&self, slot: Slot, node: &Arc<Node>) {
         let _changing = self.changing.lock();
         let session = node.session.lock().clone().filter(|session| !session.broken());
-        let is_first = self.node(slot).is_none();
-        let is_same = self.is_at(slot, node) && self.slots[slot.0].route.borrow().usable().is_some();
-        if is_same && session.is_some() {
+        let (is_first, is_same) = (self.node(slot).is_none(), self.is_at(slot, node));
+        let is_usable = self.slots[slot.0].route.borrow().usable().is_some();
+        if is_same && is_usable == session.is_some() {
             return;
         }
         self.change(slot, |route| {
@@ -260,15 +263,14 @@ impl Routes {
         self.slots[slot.0].link.send_replace(Link::Up(ups));
     }
 
-    /// Returns whether the reason is new.
-    fn set_away(&self, slot: Slot, detail: &str) -> bool {
+    fn set_away(&self, slot: Slot, detail: &str) {
         self.change(slot, |route| {
             (route.session, route.listens) = (None, false);
             route.detail = detail.to_owned();
             route.away_since.get_or_insert_with(Instant::now);
         });
         let down = Link::Down(detail.to_owned());
-        self.slots[slot.0].link.send_if_modified(|link| std::mem::replace(link, down.clone()) != down)
+        self.slots[slot.0].link.send_if_modified(|link| std::mem::replace(link, down.clone()) != down);
     }
 
     fn change(&self, slot: Slot, change: impl FnOnce(&mut SlotRoute)) {

@@ -1,32 +1,17 @@
-//! Checks whether a Redis server is reachable, accepts the login, accepts writes, and is set up to keep its data.
-//!
-//! Reads `INFO`, because managed servers forbid `CONFIG`. Stores the scripts in the cache of Redis, writes no key and
-//! stores no layout.
+//! What `INFO` says about a Redis server: whether it is set up to keep its data. Managed servers forbid `CONFIG`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_sinks::{Away, Cause, redis_access};
-use redis::{Cmd, Value};
-use tokio::time::timeout;
-
-use super::call::Time;
-use super::cluster::{self, SlotsError, ask_slots};
-use super::connector::{SOCKET, connection};
-use super::durable::{ConfirmError, Durability, can_confirm, unproven};
-use super::rights::{self, RightsError};
+use super::durable::{Durability, unproven};
 use super::session::{CallError, Session, detail};
-use super::{RedisConfig, RedisError, access};
-use crate::task::Shard;
-use crate::timeline::keys::{self, Keys};
 
 const NO_REPLICA: &str = "start a replica, or `redis.durability = \"memory\"`";
 
 /// The relevant part of `INFO`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerState {
-    /// The version as Redis reports it.
-    pub version: String,
+    /// The version; `None` if Redis does not report it.
+    pub version: Option<String>,
     /// Settings that are dangerous for a timeline.
     pub advice: Vec<Advice>,
 }
@@ -42,7 +27,7 @@ pub struct Advice {
 
 impl Advice {
     /// Redis does not answer `INFO`.
-    fn untold(detail: &str) -> Advice {
+    pub(super) fn untold(detail: &str) -> Advice {
         let detail = format!("Redis does not report its eviction and persistence: {detail}");
         Advice { detail, hint: "allow its user to call `INFO`" }
     }
@@ -70,97 +55,6 @@ impl Advice {
     }
 }
 
-/// The result of a check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerCheck {
-    /// Whether a timeline of this namespace exists there; its layout is the configured one.
-    pub begun: bool,
-    /// The version; `None` if Redis does not report it.
-    pub version: Option<String>,
-    /// Settings that are dangerous for a timeline.
-    pub advice: Vec<Advice>,
-}
-
-/// Why this Redis cannot store the timeline.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerCheckError {
-    /// Redis is unreachable, or refuses commands.
-    Away(Away),
-    /// The URL is wrong, another layout is stored, or another node serves the slots.
-    Redis(RedisError),
-}
-
-/// Checks whether this Redis can store the timeline, and whether its user has all rights. Each step is limited by the
-/// timeout of a connection or a response.
-///
-/// # Errors
-/// Why it cannot.
-pub async fn check_server(config: &RedisConfig) -> Result<ServerCheck, ServerCheckError> {
-    let access = access(config).map_err(ServerCheckError::Redis)?;
-    let commands = access.connect(SOCKET, connection(), config.connect_timeout).await;
-    let session = Session::new(commands.map_err(ServerCheckError::Away)?, Time::of_server(Arc::default()));
-    let ask = async |command: &Cmd| session.ask(command, config.response_timeout, None).await;
-    let keys: Vec<Keys> = Shard::all(config.shards).map(|shard| Keys::new(&config.namespace, shard)).collect();
-    let slots = ask_slots(&session, &cluster::slots(&config.namespace, &keys), config.response_timeout).await;
-    slots.map_err(|unserved| match unserved {
-        SlotsError::Elsewhere { error, passes: false } => ServerCheckError::Redis(error),
-        SlotsError::Elsewhere { error, passes: true } => {
-            ServerCheckError::Away(Away::new(Cause::Refused, error.to_string()))
-        }
-        SlotsError::Unanswered(failure) => away(failure),
-    })?;
-    // With XX this writes nothing, because the key does not exist. A replica, a full server, or one whose disk failed
-    // refuses it nevertheless.
-    ask(redis::cmd("SET").arg(keys::nothing(&config.namespace)).arg("").arg("XX")).await.map_err(away)?;
-    let found = ask(redis::cmd("GET").arg(keys::layout(&config.namespace))).await.map_err(away)?;
-    let begun = match found {
-        Value::Nil => false,
-        found => {
-            let found = redis::from_redis_value(found).unwrap_or_else(|_| "something else".to_owned());
-            if !keys::is_own_layout(&found, config.shards) {
-                let (namespace, wanted) = (config.namespace.clone(), keys::layout_value(config.shards));
-                return Err(ServerCheckError::Redis(RedisError::Layout { namespace, found, wanted }));
-            }
-            true
-        }
-    };
-    let names: Vec<String> = keys.iter().map(Keys::wake).chain([keys::beats(&config.namespace)]).collect();
-    let subscribed = access.subscribe(&session.commands, SOCKET, config.connect_timeout).await;
-    let mut subscription = subscribed.map_err(ServerCheckError::Away)?;
-    match timeout(config.response_timeout, subscription.subscribe(names)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            let detail = format!("cannot subscribe to its channels: {error}");
-            return Err(ServerCheckError::Away(Away::new(Cause::Refused, detail)));
-        }
-        Err(_) => {
-            let detail = format!("no answer within {:?}", config.response_timeout);
-            return Err(ServerCheckError::Away(detail.into()));
-        }
-    }
-    if let Some(keys) = keys.first() {
-        rights::check(&session, keys, config.response_timeout).await.map_err(|failure| match failure {
-            RightsError::Missing(detail) => ServerCheckError::Away(Away::new(Cause::Refused, detail)),
-            RightsError::Call(failure) => away(failure),
-        })?;
-    }
-    match can_confirm(config.durability, &session, None, config.response_timeout).await {
-        Ok(()) => {}
-        Err(ConfirmError::Unsupported(detail)) => return Err(ServerCheckError::Redis(RedisError::Durability(detail))),
-        Err(ConfirmError::Temporary(detail)) => return Err(ServerCheckError::Away(detail.into())),
-    }
-    let server = match ask(&redis::cmd("INFO")).await {
-        Ok(info) => redis::from_redis_value(info)
-            .map(|info: String| ServerState::read(&info, config.durability))
-            .map_err(|error| error.to_string()),
-        Err(failure) => Err(failure.to_string()),
-    };
-    Ok(match server {
-        Ok(server) => ServerCheck { begun, version: Some(server.version), advice: server.advice },
-        Err(detail) => ServerCheck { begun, version: None, advice: vec![Advice::untold(&detail)] },
-    })
-}
-
 /// The settings that are dangerous for a timeline, or that Redis does not report them.
 pub(super) async fn advice(
     session: &Session,
@@ -179,16 +73,9 @@ pub(super) async fn advice(
     Ok(advice)
 }
 
-fn away(failure: CallError) -> ServerCheckError {
-    ServerCheckError::Away(match failure {
-        CallError::Refused(error) => Away::new(redis_access::cause(error.code()), detail(&error)),
-        CallError::Unanswered(detail) | CallError::Ended(detail) | CallError::Unsent(detail) => detail.into(),
-    })
-}
-
 impl ServerState {
     /// Parses the reply of `INFO`. Missing lines are not judged.
-    fn read(info: &str, durability: Durability) -> ServerState {
+    pub(super) fn read(info: &str, durability: Durability) -> ServerState {
         let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
         let number = |name: &str| line(name).and_then(|text| text.parse::<u64>().ok());
         let mut advice = Vec::new();
@@ -220,7 +107,7 @@ impl ServerState {
                 advice.push(Advice { detail, hint: "its log says why; until then it may refuse puts" });
             }
         }
-        ServerState { version: line("redis_version").unwrap_or("of an unknown version").to_owned(), advice }
+        ServerState { version: line("redis_version").map(str::to_owned), advice }
     }
 }
 
@@ -238,7 +125,7 @@ mod tests {
                     rdb_last_bgsave_status:ok\r\naof_last_write_status:ok\r\n";
         assert_eq!(
             ServerState::read(well, Durability::Replica),
-            ServerState { version: "7.0.15".to_owned(), advice: Vec::new() }
+            ServerState { version: Some("7.0.15".to_owned()), advice: Vec::new() }
         );
         // Managed servers omit lines.
         assert_eq!(advice(""), Vec::<String>::new());
