@@ -87,6 +87,8 @@ pub struct Metrics {
     /// Shards that are not reachable.
     pub shards_away: Gauge,
     redirects: Family<RedirectLabel, Counter>,
+    /// Times that a shard in a cluster had lost its tasks.
+    pub shards_emptied: Counter,
     /// Steps of the timeline's clock by a second or more.
     pub clock_steps: Counter,
     /// Times that the timeline was lost: its layout was gone from Redis.
@@ -209,6 +211,7 @@ impl Metrics {
             clock_steps: Counter::default(),
             shards_away: Gauge::default(),
             redirects: Family::default(),
+            shards_emptied: Counter::default(),
             timeline_lost: Counter::default(),
             clock_difference: Gauge::default(),
         };

@@ -83,6 +83,8 @@ impl Metrics {
         r.register("shards_away", "Shards of the timeline that are not reachable", self.shards_away.clone());
         let redirects = "Calls that a node of a cluster refused because of their slot";
         r.register("timeline_redirects", redirects, self.redirects.clone());
+        let emptied = "Times that a shard in a cluster had lost its tasks";
+        r.register("shards_emptied", emptied, self.shards_emptied.clone());
         r.register(
             "clock_steps",
             "Times that the clock of Redis was set by a second or more",

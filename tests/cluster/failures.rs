@@ -54,3 +54,151 @@ fn a_master_without_a_replica_takes_its_own_shards_along_and_no_others() {
     });
     check("a master away", &instance, &load, &sink);
 }
+
+/// A master hangs. Takes more than five seconds: it hangs for longer than the response timeout.
+#[test]
+fn a_master_that_stands_still_delays_no_task_of_others() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    // No replica takes its place.
+    let (cluster, sink) = (Cluster::start(0), RedisServer::start(&[]));
+    let mut instance = Punctual::start(&config(&cluster, &sink, ""));
+    let (still, others) = (shards_of(&cluster, 0), shards_of(&cluster, 1));
+    let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
+    cluster.nodes[0].server.signal("STOP");
+    let begun = tokio::time::Instant::now();
+    // All capacity of the lane would be gone if each claimer of the node held a part of it.
+    let (mut put, mut number) = (0, 0);
+    while begun.elapsed() < Duration::from_secs(15) {
+        let id = id_in(others[number % others.len()], &format!("n{number}"));
+        number += 1;
+        put += usize::from(load.put_as(&id, 300));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(put, number, "{}", load.answers());
+    let refused = instance.api().put(&id_in(still[0], "still"), LATER).expect("an answer");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    let arrived = patient(Duration::from_secs(30), || read_stream(sink.server.port, "out").len() == number);
+    assert!(arrived, "{} of {number}", read_stream(sink.server.port, "out").len());
+    cluster.nodes[0].server.signal("CONT");
+    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    check("a master stands still", &instance, &load, &sink);
+}
+
+/// Takes more than five seconds: the other masters notice only after the node timeout that a master has gone.
+#[test]
+fn a_master_that_comes_back_empty_is_an_error_with_the_number_of_its_tasks() {
+    if !have("redis-server") {
+        return;
+    }
+    let (mut cluster, sink) = (Cluster::start(0), RedisServer::start(&[]));
+    let mut instance = Punctual::start(&config(&cluster, &sink, ""));
+    // Not the node of the layout, whose loss is reported as that of the timeline.
+    let layout = cluster.master_of(cluster.nodes[0].slot("punctual:{default}:layout"), 0);
+    let master = (layout + 1) % 3;
+    let shard = shards_of(&cluster, master)[0];
+    for number in 0..3 {
+        let id = id_in(shard, &format!("lost{number}"));
+        assert_eq!(instance.api().put(&id, LATER).expect("an answer").status, 201);
+    }
+    instance.until("aware of them", |instance| stats(instance)["lanes"]["default"]["waiting"] == 3);
+    cluster.nodes[master].server.kill();
+    cluster.nodes[master].server.restart();
+    let shard = format!("shard={shard}");
+    instance.until("heard to say so", |instance| {
+        !instance.log_lines(&[" ERROR ", "a shard has lost its tasks", "default 3", &shard]).is_empty()
+    });
+    assert_eq!(instance.api().metric("punctual_shards_emptied_total"), 1.0);
+    assert_eq!(instance.api().metric("punctual_timeline_lost_total"), 0.0);
+}
+
+#[test]
+fn without_its_replica_a_master_confirms_nothing_and_others_do() {
+    if !have("redis-server") {
+        return;
+    }
+    let (cluster, sink) = (Cluster::start(1), RedisServer::start(&[]));
+    let durable = "durability = \"replica\"\n";
+    let instance = Punctual::start(&config(&cluster, &sink, durable));
+    let (unconfirmed, confirmed) = (shards_of(&cluster, 0)[0], shards_of(&cluster, 1)[0]);
+    cluster.nodes[3].server.signal("STOP");
+    let put = |shard, name: &str| instance.api().put(&id_in(shard, name), LATER).expect("an answer");
+    let refused = put(unconfirmed, "a");
+    assert!(refused.status == 503 && refused.json()["code"] == "timeline_unknown", "{refused:?}");
+    assert_eq!(put(confirmed, "b").status, 201);
+    let said = stats(&instance);
+    assert_eq!(said["timeline"]["status"], "degraded", "{said}");
+    assert_eq!(instance.api().ready().expect("an answer").status, 200);
+    cluster.nodes[3].server.signal("CONT");
+    let confirmed = patient(PUBLISH_LIMIT, || put(unconfirmed, "a").status == 200);
+    assert!(confirmed, "the put is confirmed once the replica is back");
+}
+
+#[test]
+fn an_instance_waits_for_the_node_that_has_the_layout() {
+    if !have("redis-server") {
+        return;
+    }
+    let more = ["--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always"];
+    let (mut cluster, sink) = (Cluster::start_with(0, &more), RedisServer::start(&[]));
+    let layout = cluster.master_of(cluster.nodes[0].slot("punctual:{default}:layout"), 0);
+    let other = shards_of(&cluster, (layout + 1) % 3)[0];
+    cluster.nodes[layout].server.kill();
+    let mut instance = Punctual::start_unready(&config(&cluster, &sink, ""));
+    let refused = instance.api().put(&id_in(other, "early"), LATER).expect("an answer");
+    assert!(refused.status == 503 && refused.json()["code"] == "timeline_unavailable", "{refused:?}");
+    assert_eq!(instance.api().ready().expect("an answer").status, 503);
+    cluster.nodes[layout].server.restart();
+    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    assert_eq!(instance.api().put(&id_in(other, "early"), LATER).expect("an answer").status, 201);
+    // Once it is known, the others go on without it.
+    cluster.nodes[layout].server.kill();
+    instance.until("degraded", |instance| stats(instance)["timeline"]["status"] == "degraded");
+    assert_eq!(instance.api().put(&id_in(other, "later"), LATER).expect("an answer").status, 201);
+    cluster.nodes[layout].server.restart();
+    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+}
+
+#[test]
+fn a_full_master_refuses_its_own_puts_and_publishes_what_waits() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let (cluster, sink) = (Cluster::start(0), RedisServer::start(&[]));
+    let mut instance = Punctual::start(&config(&cluster, &sink, ""));
+    let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
+    let (full, other) = (shards_of(&cluster, 0)[0], shards_of(&cluster, 1)[0]);
+    assert!((0..20).all(|number| load.put_as(&id_in(full, &format!("w{number}")), 3000)));
+    cluster.nodes[0].limit_memory(-100_000);
+    let refused = instance.api().put(&id_in(full, "refused"), LATER).expect("an answer");
+    assert!(refused.status == 503 && refused.json()["code"] == "timeline_refused", "{refused:?}");
+    assert!(load.put_as(&id_in(other, "taken"), 100));
+    assert_eq!(stats(&instance)["timeline"]["status"], "degraded");
+    instance.until("done", |_| read_stream(sink.server.port, "out").len() == 21);
+    check("a full master", &instance, &load, &sink);
+}
+
+/// The whole cluster is away, as after a cut of the power.
+#[test]
+fn a_cluster_that_was_away_as_a_whole_is_found_again() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let more = ["--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always"];
+    let (mut cluster, sink) = (Cluster::start_with(0, &more), RedisServer::start(&[]));
+    let mut instance = Punctual::start(&config(&cluster, &sink, ""));
+    let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
+    under_load(&mut instance, &load, |instance| {
+        cluster.nodes.iter_mut().for_each(|node| node.server.kill());
+        instance.until("down", |instance| stats(instance)["timeline"]["status"] == "down");
+        assert_eq!(instance.api().ready().expect("an answer").status, 503);
+        let before = instance.log().lines().count();
+        std::thread::sleep(Duration::from_secs(3));
+        let lines = instance.log().lines().count() - before;
+        assert!(lines < 30, "{lines} lines in 3 s: {}", instance.log());
+        cluster.nodes.iter_mut().for_each(|node| node.server.restart());
+        instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    });
+    check("the whole cluster away", &instance, &load, &sink);
+}

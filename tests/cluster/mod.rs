@@ -31,9 +31,12 @@ const LATER: &str = r#"{"schedule": {"in": "1h"}, "message": {"destination": "ou
 
 /// The configuration of an instance that publishes to this Redis.
 fn config(cluster: &Cluster, sink: &RedisServer, more: &str) -> String {
+    config_of(&cluster.url(), sink, more)
+}
+
+fn config_of(timeline: &str, sink: &RedisServer, more: &str) -> String {
     format!(
-        "[redis]\nurl = \"{}\"\n{more}[claim]\nlease = \"5s\"\n[sinks.default]\nurl = \"{}\"\nanswer_timeout = \"2s\"\n",
-        cluster.url(),
+        "[redis]\nurl = \"{timeline}\"\n{more}[claim]\nlease = \"5s\"\n[sinks.default]\nurl = \"{}\"\nanswer_timeout = \"2s\"\n",
         sink.url()
     )
 }

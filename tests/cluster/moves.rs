@@ -1,7 +1,11 @@
 //! Slots move to other masters.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
 use super::*;
 use crate::support::have;
+use crate::support::scripted::{Asked, Scripted};
 
 /// Takes more than five seconds: slots move under load.
 #[test]
@@ -57,4 +61,41 @@ fn a_slot_that_is_left_between_two_nodes_takes_no_other_shard_along() {
     to.cluster(&["SETSLOT", &slot, "STABLE"]);
     instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
     assert_eq!(instance.api().put(&stuck, LATER).expect("an answer").status, 200);
+}
+
+/// Each says that the other has the slot, as after a mistake of an operator.
+#[test]
+fn two_nodes_that_name_each_other_end_in_an_error_and_harm_no_other_shard() {
+    if !have("redis-server") {
+        return;
+    }
+    let (node, sink) = (RedisServer::start_cluster(), RedisServer::start(&[]));
+    let (shard, wrong) = (7, Arc::new(AtomicBool::new(false)));
+    let (slot, tag) = (node.slot("punctual:{default:7}:tasks"), format!("{{default:{shard}}}"));
+    let ports: [Arc<OnceLock<u16>>; 2] = [Arc::default(), Arc::default()];
+    let relay = |other: usize| {
+        let (wrong, port, tag) = (Arc::clone(&wrong), Arc::clone(&ports[other]), tag.clone());
+        Scripted::before(node.server.port, move |asked: &Asked| {
+            let is_of_slot = !asked.is("SUBSCRIBE") && asked.words.iter().any(|word| word.contains(&tag));
+            let port = port.get().filter(|_| wrong.load(Ordering::Relaxed) && is_of_slot)?;
+            Some(format!("-MOVED {slot} 127.0.0.1:{port}\r\n"))
+        })
+    };
+    let relays = [relay(1), relay(0)];
+    ports.iter().zip(&relays).for_each(|(port, relay)| port.set(relay.port).expect("it is set once"));
+    let hosts = relays.each_ref().map(|relay| format!("127.0.0.1:{}", relay.port)).join(",");
+    let mut instance = Punctual::start(&config_of(&format!("redis+cluster://{hosts}"), &sink, ""));
+    let put = |id: &str| instance.api().put(id, LATER).expect("an answer");
+    let (there, elsewhere) = (id_in(shard, "there"), id_in(shard + 1, "elsewhere"));
+    assert_eq!(put(&there).status, 201);
+    wrong.store(true, Ordering::Relaxed);
+    let refused = put(&there);
+    assert!(refused.status == 503 && refused.text.contains("MOVED"), "{refused:?}");
+    assert_eq!(put(&elsewhere).status, 201);
+    // A pause follows each of these answers but the first ones, so one put is no flood.
+    let redirects = instance.api().metric("punctual_timeline_redirects_total{kind=\"moved\"}");
+    assert!((4.0..4000.0).contains(&redirects), "{redirects}");
+    wrong.store(false, Ordering::Relaxed);
+    assert!(patient(PUBLISH_LIMIT, || put(&there).status == 200));
+    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
 }

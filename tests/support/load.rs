@@ -98,13 +98,22 @@ impl Load {
     /// promised to publish it.
     pub(crate) fn put(&self, ahead: i64, padding: &str) -> bool {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
-        let (id, due) = (format!("{}-{number}", self.lane), self.clock.now() + ahead);
+        self.put_task(number, &format!("{}-{number}", self.lane), ahead, padding)
+    }
+
+    /// Puts a task with this id that is due `ahead` ms from now; returns whether the API promised to publish it.
+    pub(crate) fn put_as(&self, id: &str, ahead: i64) -> bool {
+        self.put_task(self.number.fetch_add(1, Ordering::Relaxed), id, ahead, "")
+    }
+
+    fn put_task(&self, number: i64, id: &str, ahead: i64, padding: &str) -> bool {
+        let due = self.clock.now() + ahead;
         let payload = json!({"number": number, "padding": padding});
         let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
         let message = json!({"destination": self.destination, "payload": payload});
         let task = json!({"schedule": {"at": at}, "lane": self.lane, "message": message});
         let api = &self.apis[usize::try_from(number).expect("a count") % self.apis.len()];
-        let answer = api.put(&id, &task.to_string());
+        let answer = api.put(id, &task.to_string());
         let (reported, promised) = match &answer {
             Ok(answer) if answer.status == 201 => ("201".to_owned(), true),
             Ok(answer) => {
@@ -121,9 +130,9 @@ impl Load {
         let mut ledger = self.ledger();
         // Without a definite answer the put may or may not have taken effect.
         if promised {
-            ledger.must(&id, due, &payload.to_string())
+            ledger.must(id, due, &payload.to_string())
         } else {
-            ledger.may(&id, due, &payload.to_string())
+            ledger.may(id, due, &payload.to_string())
         }
         promised
     }

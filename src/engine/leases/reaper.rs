@@ -13,7 +13,7 @@ use crate::engine::fault::{self, Point};
 use crate::engine::instances::Rank;
 use crate::engine::state;
 use crate::task::Lane;
-use crate::timeline::{Glance, GlanceRequest, ReapRequest, Reaped, TimelineError, Wake};
+use crate::timeline::{Glance, GlanceRequest, LaneGlance, ReapRequest, Reaped, TimelineError, Wake};
 
 /// The pause between two glances of a shard.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -78,10 +78,36 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
         is_other
     });
     learn(context, &glance, unserved);
+    if context.timeline.node(shard.shard).is_some() {
+        report_emptied(context, shard, &glance);
+    }
     *shard.glanced.lock() = Some(tokio::time::Instant::now());
     *shard.glance.lock() = (lanes.into_iter().map(|(lane, _)| lane).collect(), glance);
     state::show(context);
     Ok(())
+}
+
+/// Logs and counts that a shard has lost the tasks of a lane that this instance serves: a lane stays known while somebody
+/// serves it. The node of the cluster came back without its data. If there is one server, its layout is gone, too, and that
+/// is reported.
+fn report_emptied(context: &Context, shard: &ShardContext, glance: &Glance) {
+    let former = shard.glance.lock();
+    let lost = former.0.iter().zip(&former.1.lanes).filter(|(lane, _)| {
+        context.lanes.contains_key(*lane) && former.1.known.contains(lane) && !glance.known.contains(lane)
+    });
+    let tasks = |seen: &LaneGlance| seen.depth.map_or(0, |(waiting, in_flight)| waiting + in_flight) + seen.paused;
+    let lost: Vec<String> =
+        lost.filter(|(_, seen)| tasks(seen) > 0).map(|(lane, seen)| format!("{lane} {}", tasks(seen))).collect();
+    if lost.is_empty() {
+        return;
+    }
+    context.metrics.shards_emptied.inc();
+    error!(
+        shard = %shard.shard,
+        tasks = lost.join(", "),
+        hint = "a node of the cluster was emptied or came back without its data; put the tasks again, or restore a backup",
+        "a shard has lost its tasks"
+    );
 }
 
 /// Notes lanes with tasks that are not configured here. The next glance reads them too.
