@@ -160,6 +160,25 @@ fn an_instance_waits_for_the_node_that_has_the_layout() {
     instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
 }
 
+/// Takes more than five seconds: a replica takes over after the node timeout.
+#[test]
+fn an_instance_that_starts_during_a_failover_finds_the_new_master_of_the_layout() {
+    if !have("redis-server") {
+        return;
+    }
+    let (mut cluster, sink) = (Cluster::start(1), RedisServer::start(&[]));
+    let layout = cluster.master_of(cluster.nodes[0].slot("punctual:{default}:layout"), 0);
+    let (other, replica) = ((layout + 1) % 3, layout + 3);
+    cluster.nodes[layout].server.kill();
+    // Neither host of the URL is the replica.
+    let port = |node: usize| cluster.nodes[node].server.port;
+    let url = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", port(layout), port(other));
+    let mut instance = Punctual::start_unready(&config_of(&url, &sink, ""));
+    cluster.until_master(replica, true);
+    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    assert_eq!(instance.api().put("a", LATER).expect("an answer").status, 201);
+}
+
 #[test]
 fn a_full_master_refuses_its_own_puts_and_publishes_what_waits() {
     if !have("redis-server") || !have("redis-cli") {

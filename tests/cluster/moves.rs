@@ -33,6 +33,29 @@ fn slots_move_under_load_and_every_task_ends_once() {
     assert!(patient(PUBLISH_LIMIT, || read_stream(sink.server.port, "out").len() > published));
 }
 
+/// The layout decides whether pauses are allowed, and is read every five seconds.
+#[test]
+fn the_slot_of_the_layout_may_move_too() {
+    if !have("redis-server") {
+        return;
+    }
+    let (cluster, sink) = (Cluster::start(0), RedisServer::start(&[]));
+    let mut instance = Punctual::start(&config(&cluster, &sink, ""));
+    let key = "punctual:{default}:layout";
+    let slot = cluster.nodes[0].slot(key);
+    let from = cluster.master_of(slot, 0);
+    let to = &cluster.nodes[(from + 1) % 3];
+    assert_eq!(instance.api().put("a", LATER).expect("an answer").status, 201);
+    cluster.nodes[from].move_slot(slot, to);
+    let paused = instance.api().send("POST", "/v1/tasks/a/pause", Some("{}")).expect("an answer");
+    assert_eq!(paused.status, 200, "{paused:?}");
+    let layout: String = redis::cmd("GET").arg(key).query(&mut to.connect()).expect("the layout");
+    assert_eq!(layout, format!("2 {SHARDS}"));
+    // It is looked for at the new node from now on.
+    redis::cmd("DEL").arg(key).exec(&mut to.connect()).expect("it is removed");
+    instance.until("heard to miss it", |instance| !instance.log_lines(&[" ERROR ", "the timeline is lost"]).is_empty());
+}
+
 /// The program that moves a slot dies half-way.
 #[test]
 fn a_slot_that_is_left_between_two_nodes_takes_no_other_shard_along() {

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU32;
 
 use punctual::timeline::MoveRequest;
-use punctual::timeline::redis::RedisError;
+use punctual::timeline::redis::{Durability, RedisError};
 use tokio::time::Instant;
 
 use super::*;
@@ -428,18 +428,22 @@ async fn the_first_pause_stores_a_layout_that_older_versions_refuse() {
 #[tokio::test]
 async fn a_dropped_timeline_closes_its_connections() {
     let Some(server) = own_server(&[]) else { return };
-    let timeline = with_long_timeouts(&server).await;
     let mut raw = server.connect();
     let mut clients = || {
         let list: String = ::redis::cmd("CLIENT").arg("LIST").query(&mut raw).unwrap();
         list.lines().count()
     };
-    assert_eq!(clients(), 3);
-    drop(timeline);
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while clients() > 1 {
-        assert!(Instant::now() < deadline, "the connections are still there");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    // With a durability there is one more, which confirms writes.
+    for (durability, connections) in [(Durability::Memory, 2), (Durability::Replica, 3)] {
+        let timeline = RedisTimeline::connect(RedisConfig { durability, ..config(&server.url()) }).unwrap();
+        up(&timeline).await;
+        assert_eq!(clients(), 1 + connections);
+        drop(timeline);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while clients() > 1 {
+            assert!(Instant::now() < deadline, "the connections are still there");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 

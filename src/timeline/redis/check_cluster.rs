@@ -110,13 +110,16 @@ async fn find(config: &RedisConfig, access: &RedisAccess, keys: &[Keys]) -> Resu
             continue;
         }
         let answers = probe(&session, nothing.iter().map(String::as_str), config.response_timeout).await;
-        for (owner, answer) in owners.iter_mut().zip(answers) {
+        for ((owner, key), answer) in owners.iter_mut().zip(&nothing).zip(answers) {
             match answer {
                 SlotAnswer::Here | SlotAnswer::Moving(_) => {
-                    if let Some(other) = owner.replace(server.clone()) {
-                        let other = access.address_of(&other);
+                    let former = owner.replace(server.clone());
+                    let Some(other) = former.as_ref().and_then(|former| found.sessions.get(former)) else { continue };
+                    // The slot may have moved since the other was asked.
+                    let still = probe(other, [key.as_str()], config.response_timeout).await;
+                    if matches!(still[..], [SlotAnswer::Here]) {
                         let detail =
-                            format!("`{other}` and `{address}` are in different clusters: both have the same slot");
+                            format!("`{address}` and another host are in different clusters: both have the same slot");
                         return Err(refused(detail));
                     }
                 }

@@ -54,9 +54,12 @@ impl Nodes {
         let mut pause = Duration::ZERO;
         match error.code() {
             "MOVED" => {
-                let Some(server) = moved_to(error, session) else { return false };
                 self.calls.redirected("moved");
-                self.moved(slot, server);
+                match moved_to(error, session) {
+                    Some(server) => self.moved(slot, server),
+                    // Another node may know it.
+                    None => self.routes.away(slot, session, &detail(error)),
+                }
                 redirects.moves += 1;
                 if redirects.moves > MAX_QUICK_MOVES {
                     pause = REDIRECT_PAUSE;

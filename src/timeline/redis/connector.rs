@@ -96,11 +96,11 @@ impl Connector {
         slots.iter().filter_map(|slot| self.wake_channels.get(slot.number()).map(String::as_str))
     }
 
-    /// Opens the connection for commands and checks the server. If a check fails before a layout was found, the timeline
+    /// Opens the connection for commands and checks the server. If a check fails before all shards were up, the timeline
     /// refuses this Redis for good. Later it waits while the server does not serve all slots. A later server that cannot
     /// confirm writes still serves all calls that need no confirmation.
     pub(super) async fn open(&self, nodes: &Arc<Nodes>, node: &Arc<Node>) -> Result<Session, String> {
-        let first = !self.layout.is_found();
+        let first = !nodes.routes.were_all_up();
         let connecting = match &node.server {
             Some(server) => self.access.connect_to(server, SOCKET, connection(), self.connect_timeout).await,
             None => self.access.connect(SOCKET, connection(), self.connect_timeout).await,
@@ -114,7 +114,7 @@ impl Connector {
         }
         load_scripts(&session, self.response_timeout).await.map_err(|failure| failure.to_string())?;
         let has_layout = nodes.routes.is_at(nodes.routes.namespace(), node);
-        let layout = if has_layout { self.layout.check(&session, !first).await? } else { Ok(()) };
+        let layout = if has_layout { self.layout.check(&session, self.layout.is_found()).await? } else { Ok(()) };
         session.confirmations = self.confirmations(nodes, node, &session).await?;
         let checked = match &session.confirmations {
             Confirmations::Impossible(detail) if first => {
@@ -132,7 +132,9 @@ impl Connector {
             }
             _ => layout,
         };
-        if has_layout || checked.is_err() {
+        if self.is_cluster() && (has_layout || checked.is_err()) {
+            self.layout.publish_of_node(checked.clone());
+        } else if has_layout {
             self.layout.publish(checked.clone());
         }
         checked.map_err(|error| error.to_string())?;
@@ -193,7 +195,7 @@ impl Connector {
         let can = can_confirm(self.durability, session, Some(&wait_session), self.response_timeout).await;
         Ok(match can {
             Ok(()) => {
-                let (nodes, node) = (Arc::downgrade(nodes), Arc::clone(node));
+                let (nodes, node) = (Arc::downgrade(nodes), Arc::downgrade(node));
                 Confirmations::By(Arc::new(WaitConnection::new(self, session, wait_session, nodes, node)))
             }
             Err(ConfirmError::Unsupported(detail)) => Confirmations::Impossible(detail),

@@ -257,8 +257,10 @@ impl RedisTimeline {
             Err(detail) => answer.unconfirmed(&detail),
             // The call may have run on a later session, which is only made after this one is given up.
             Ok(()) if session.broken() => answer.unconfirmed(&session.reason()),
-            // Or on that of another node, because the slot has moved.
-            Ok(()) if !routes.is_current(Slot::of(shard), &session) => answer.unconfirmed(IS_MOVING),
+            // Or on that of another node, because the slot has moved, which may be unknown here.
+            Ok(()) if self.nodes.is_cluster() && !self.nodes.has_slot(&session, Slot::of(shard)).await => {
+                answer.unconfirmed(IS_MOVING)
+            }
             Ok(()) => Ok(answer),
         }
     }

@@ -144,6 +144,13 @@ impl Layout {
         self.result.send_replace(Some(result));
     }
 
+    /// Sets the result of the checks of one of several nodes: a failure of another one stays.
+    pub(super) fn publish_of_node(&self, result: Result<(), RedisError>) {
+        if result.is_err() || !matches!(*self.result.borrow(), Some(Err(_))) {
+            self.publish(result);
+        }
+    }
+
     /// Stores this layout if there is none yet. If it was `known` to be stored, the timeline is lost, which is logged and
     /// counted. At the first check it logs how many tasks the timeline has. The inner error means that another layout is
     /// stored.
@@ -205,16 +212,22 @@ impl Layout {
     }
 
     /// Reads the stored layout again and again while `has_layout` says that it is there, and stores it if it is missing.
-    /// Returns once another one is stored.
-    pub(super) async fn changed(&self, session: &Session, has_layout: impl Fn() -> bool) -> RedisError {
+    /// Calls `failed` if that is not possible. Returns once another one is stored.
+    pub(super) async fn changed(
+        &self,
+        session: &Session,
+        has_layout: impl Fn() -> bool,
+        failed: impl Fn(&str),
+    ) -> RedisError {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
             if !has_layout() {
                 continue;
             }
-            // Without an answer, the calls of others notice that the connection is lost.
-            if let Ok(Err(error)) = self.check(session, true).await {
-                return error;
+            match self.check(session, true).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return error,
+                Err(detail) => failed(&detail),
             }
         }
     }
@@ -245,7 +258,8 @@ impl Layout {
                     shards += 1;
                 }
                 // Another node of the cluster has the shard.
-                Err(CallError::Refused(error)) if matches!(error.code(), "MOVED" | "ASK") => {}
+                Err(CallError::Refused(error))
+                    if matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN") => {}
                 Err(failure) => return Err(failure.to_string()),
             }
         }

@@ -28,6 +28,12 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// The pauses between two attempts to connect.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
+/// The least pause between two attempts to connect.
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often a node is asked again for slots before the layout is found.
+const ASK_INTERVAL: Duration = Duration::from_millis(500);
+
 /// The pause between two log lines while Redis is unreachable.
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
@@ -48,7 +54,10 @@ pub(super) async fn keep(connector: Connector, nodes: Arc<Nodes>, node: Arc<Node
         }
         tokio::select! {
             () = tokio::time::sleep(jittered(backoff.next())) => {}
-            () = link_task.node.retry.notified() => backoff = BACKOFF,
+            () = link_task.node.retry.notified() => {
+                backoff = BACKOFF;
+                tokio::time::sleep(MIN_PAUSE).await;
+            }
         }
     }
 }
@@ -95,6 +104,11 @@ impl LinkTask {
             tokio::select! {
                 changed = result.changed() => changed.map_err(|error| error.to_string())?,
                 () = self.node.assigned.notified() => {}
+                // The node with the layout may be replaced, and perhaps no other node is connected that can be asked for it.
+                () = tokio::time::sleep(ASK_INTERVAL) => {
+                    let wanted = routes.wanted();
+                    self.nodes.ask(&self.node, session, &wanted, self.connector.response_timeout).await;
+                }
             }
         }
     }
@@ -125,7 +139,7 @@ impl LinkTask {
                 reason,
                 outage_s = away_since.elapsed().as_secs(),
                 tasks = self.connector.layout.last_known.latest_tasks(),
-                "redis is still unavailable; no tasks are accepted or claimed"
+                "redis is still unavailable; no tasks of its shards are accepted or claimed"
             );
         } else {
             return;
@@ -138,7 +152,13 @@ impl LinkTask {
         let (nodes, node) = (Arc::clone(&self.nodes), Arc::clone(&self.node));
         let has_layout = || nodes.routes.is_at(nodes.routes.namespace(), &node);
         let layout = self.connector.layout.clone();
-        let layout = layout.changed(session, has_layout);
+        let failed = |detail: &str| {
+            // A connection that is lost is noticed by the calls of others.
+            if nodes.is_cluster() {
+                nodes.routes.away(nodes.routes.namespace(), session, detail);
+            }
+        };
+        let layout = layout.changed(session, has_layout, failed);
         tokio::pin!(layout);
         loop {
             let lost = tokio::select! {
@@ -239,8 +259,7 @@ impl LinkTask {
         let text = std::str::from_utf8(message.get_payload_bytes()).unwrap_or_default();
         let wake = text.split_once(' ').and_then(|(lane, due)| Some((lane.parse().ok()?, due.parse().ok()?)));
         if let (Some(shard), Some((lane, due))) = (shard, wake)
-            // A slot that has moved is heard at its new node, too.
-            && self.nodes.routes.is_at(Slot::of(shard), &self.node)
+            && self.nodes.routes.counts_wakes_of(Slot::of(shard), &self.node)
         {
             // An error means that there is no receiver yet.
             drop(self.nodes.wakes.send(Wake { shard, lane, due: Timestamp::from_millis(due) }));

@@ -137,7 +137,7 @@ impl RedisTimeline {
 
     /// The result of the first attempt to connect.
     pub async fn first_attempt(&self) -> Link {
-        self.nodes.routes.first_attempt().await
+        self.nodes.routes.first_attempt(self.nodes.is_cluster()).await
     }
 
     /// Waits until all shards are reachable.
@@ -209,8 +209,18 @@ impl RedisTimeline {
         exists: impl Future<Output = Result<bool, TimelineError>> + Send,
     ) -> Result<bool, TimelineError> {
         let (routes, until) = (&self.nodes.routes, Instant::now() + self.response_timeout);
-        let session = routes.session_by(routes.namespace(), until).await.map_err(TimelineError::Away)?;
-        if self.layout.allows_pauses(&session).await? {
+        let namespace = routes.namespace();
+        let mut session = routes.session_by(namespace, until).await.map_err(TimelineError::Away)?;
+        let mut allowed = self.layout.allows_pauses(&session).await;
+        if let Err(TimelineError::Away(detail)) = &allowed
+            && self.nodes.is_cluster()
+        {
+            // Another node may have the layout now.
+            routes.away(namespace, &session, detail);
+            session = routes.session_by(namespace, until).await.map_err(TimelineError::Away)?;
+            allowed = self.layout.allows_pauses(&session).await;
+        }
+        if allowed? {
             return Ok(true);
         }
         if !exists.await? {

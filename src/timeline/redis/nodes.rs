@@ -81,6 +81,8 @@ struct Known {
     next: u64,
     open: BTreeMap<Option<Server>, OpenNode>,
     finder: Option<AbortHandle>,
+    /// No node is opened any more.
+    is_closed: bool,
 }
 
 struct OpenNode {
@@ -88,6 +90,14 @@ struct OpenNode {
     task: AbortHandle,
     /// When it was first seen without slots.
     unused_since: Option<Instant>,
+}
+
+impl OpenNode {
+    /// Ends its task and its connections.
+    fn close(&self) {
+        self.task.abort();
+        *self.node.session.lock() = None;
+    }
 }
 
 impl Node {
@@ -121,8 +131,9 @@ impl Nodes {
     /// Ends all tasks and connections.
     pub(super) fn close(&self) {
         let mut known = self.known.lock();
+        known.is_closed = true;
         known.finder.iter().for_each(AbortHandle::abort);
-        std::mem::take(&mut known.open).values().for_each(|open| open.task.abort());
+        std::mem::take(&mut known.open).values().for_each(OpenNode::close);
     }
 
     /// Whether the URL names a cluster.
@@ -146,6 +157,9 @@ impl Nodes {
             retry: Notify::new(),
         });
         known.next += 1;
+        if known.is_closed {
+            return node;
+        }
         let task = tokio::spawn(link::keep(self.connector.clone(), Arc::clone(self), Arc::clone(&node)));
         let open = OpenNode { node: Arc::clone(&node), task: task.abort_handle(), unused_since: None };
         known.open.insert(server, open);
@@ -155,7 +169,8 @@ impl Nodes {
     /// Whether this node passes the beats on that its subscription receives: each beat comes from every node.
     pub(super) fn passes_beats_on(&self, node: &Node) -> bool {
         let known = self.known.lock();
-        let up = known.open.values().filter(|open| open.node.session.lock().is_some());
+        let answers = |open: &&OpenNode| open.node.session.lock().as_ref().is_some_and(|session| !session.is_silent());
+        let up = known.open.values().filter(answers);
         up.map(|open| open.node.number).min().is_none_or(|first| first == node.number)
     }
 
@@ -184,6 +199,12 @@ impl Nodes {
                 }
             }
         }
+    }
+
+    /// Whether calls of a slot go to this connection, and its node says that it has the slot.
+    pub(super) async fn has_slot(&self, session: &Session, slot: Slot) -> bool {
+        let answers = probe(session, [self.connector.nothing(slot)], self.connector.response_timeout).await;
+        matches!(answers[..], [SlotAnswer::Here]) && self.routes.is_current(slot, session)
     }
 
     /// The settings of all servers that are dangerous for a timeline.
@@ -220,7 +241,7 @@ impl Nodes {
             let is_kept = open.unused_since.get_or_insert_with(Instant::now).elapsed() < UNUSED_TIMEOUT;
             if !is_kept {
                 tracing::debug!(node = open.node.address, "closing a node without slots");
-                open.task.abort();
+                open.close();
             }
             is_kept
         });
@@ -231,10 +252,9 @@ impl Nodes {
 async fn find(nodes: Arc<Nodes>) {
     let mut since: Option<Instant> = None;
     loop {
-        let wanted = nodes.routes.wanted();
-        if wanted.is_empty() {
+        nodes.close_unused();
+        if nodes.routes.wanted().is_empty() {
             since = None;
-            nodes.close_unused();
             drop(tokio::time::timeout(CHECK_INTERVAL, nodes.routes.lost.notified()).await);
             continue;
         }

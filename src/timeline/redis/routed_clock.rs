@@ -13,7 +13,7 @@ use crate::clock::{Clock, RedisClock, Timestamp};
 /// Follows a slot from node to node.
 pub(super) struct RoutedClock {
     route: watch::Receiver<SlotRoute>,
-    /// The clock before any node is known.
+    /// The clock before any node was connected.
     unknown: Arc<RedisClock>,
 }
 
@@ -27,7 +27,7 @@ impl RoutedClock {
     }
 
     fn current(&self) -> Arc<dyn Clock> {
-        match &self.route.borrow().node {
+        match &self.route.borrow().timed_by {
             Some(node) => node.time.clock(),
             None => self.unknown.clone(),
         }
@@ -51,9 +51,9 @@ impl Clock for RoutedClock {
     async fn sleep_until(&self, due: Timestamp) {
         let mut route = self.route.clone();
         loop {
-            let node = route.borrow_and_update().node.as_ref().map(|node| node.number);
+            let node = route.borrow_and_update().timed_by.as_ref().map(|node| node.number);
             let clock = self.current();
-            let is_other = |route: &SlotRoute| route.node.as_ref().map(|node| node.number) != node;
+            let is_other = |route: &SlotRoute| route.timed_by.as_ref().map(|node| node.number) != node;
             tokio::select! {
                 () = clock.sleep_until(due) => return,
                 changed = changed_to(&mut route, is_other) => if !changed { return std::future::pending().await },

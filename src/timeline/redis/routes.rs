@@ -3,6 +3,7 @@
 //! learns which node has each slot.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,6 +17,9 @@ use crate::timeline::Link;
 
 /// How long calls of users wait for a connection that is being replaced. Usually it takes less than 100 ms.
 const RECONNECT_TIME: Duration = Duration::from_secs(2);
+
+/// How long the other hosts of the URL have to answer once the first has failed.
+const FIRST_TIME: Duration = Duration::from_secs(1);
 
 /// The reason of [`Link::Down`] before the first attempt to connect has ended.
 const CONNECTING: &str = "connecting";
@@ -42,6 +46,8 @@ pub(super) struct Routes {
     slots: Vec<SlotEntry>,
     /// Held during each change, which may concern several slots and the session of a node.
     changing: Mutex<()>,
+    /// Whether all links have been up at the same time.
+    were_all_up: AtomicBool,
     /// Notified when a slot loses its connection.
     pub(super) lost: Notify,
 }
@@ -58,6 +64,11 @@ pub(super) struct SlotRoute {
     pub(super) node: Option<Arc<Node>>,
     /// Its connection for commands, unless the slot is away.
     session: Option<Session>,
+    /// The last node that was connected when it had the slot, which tells the time. The clock of a new node is not known
+    /// before its first answer.
+    pub(super) timed_by: Option<Arc<Node>>,
+    /// Whether the slot is away although its node is connected, because that refuses its calls.
+    is_refused: bool,
     /// Why there is none.
     detail: String,
     away_since: Option<Instant>,
@@ -84,6 +95,8 @@ impl Routes {
         let unknown = || SlotRoute {
             node: None,
             session: None,
+            timed_by: None,
+            is_refused: false,
             detail: CONNECTING.to_owned(),
             away_since: Some(Instant::now()),
             listens: false,
@@ -93,7 +106,12 @@ impl Routes {
             route: watch::Sender::new(unknown()),
             link: watch::Sender::new(Link::Down(CONNECTING.to_owned())),
         };
-        Routes { slots: (0..=shards).map(slot).collect(), changing: Mutex::new(()), lost: Notify::new() }
+        Routes {
+            slots: (0..=shards).map(slot).collect(),
+            changing: Mutex::new(()),
+            were_all_up: AtomicBool::new(false),
+            lost: Notify::new(),
+        }
     }
 
     /// The slot of the namespace.
@@ -151,10 +169,17 @@ impl Routes {
         self.session(slot)
     }
 
-    /// A connection to any node.
+    /// A connection to any node, if possible to one that answers.
     pub(super) fn any_session(&self) -> Result<Session, String> {
-        let usable = self.all().find_map(|slot| self.session(slot).ok());
-        usable.map_or_else(|| self.session(self.namespace()), Ok)
+        let mut usable = self.all().filter_map(|slot| self.session(slot).ok());
+        let first = usable.next();
+        let answers = first.iter().cloned().chain(usable).find(|session| !session.is_silent());
+        answers.or(first).map_or_else(|| self.session(self.namespace()), Ok)
+    }
+
+    /// Whether all links have been up at the same time.
+    pub(super) fn were_all_up(&self) -> bool {
+        self.were_all_up.load(Ordering::Relaxed)
     }
 
     /// Whether calls of this slot still go to this connection.
@@ -171,11 +196,20 @@ impl Routes {
         self.all().filter(|slot| !is_well(slot)).collect()
     }
 
-    /// The result of the first attempt to connect.
-    pub(super) async fn first_attempt(&self) -> Link {
+    /// The result of the first attempt to connect. If several servers can be tried, the others get a while once one has
+    /// failed.
+    pub(super) async fn first_attempt(&self, has_several_servers: bool) -> Link {
         let mut link = self.link(self.namespace());
-        let tried = link.wait_for(|link| !matches!(link, Link::Down(reason) if reason == CONNECTING)).await;
-        tried.map_or(Link::Down(CONNECTING.to_owned()), |link| link.clone())
+        let is_tried = |link: &Link| !matches!(link, Link::Down(reason) if reason.ends_with(CONNECTING));
+        let tried = link.wait_for(is_tried).await;
+        let tried = tried.map_or(Link::Down(CONNECTING.to_owned()), |link| link.clone());
+        if has_several_servers && matches!(tried, Link::Down(_)) {
+            let up = link.wait_for(|link| matches!(link, Link::Up(_)));
+            if let Ok(Ok(up)) = tokio::time::timeout(FIRST_TIME, up).await {
+                return up.clone();
+            }
+        }
+        tried
     }
 
     /// A node has a connection, and its subscription includes the wake-ups of `heard`. Their links are up, for another
@@ -183,9 +217,10 @@ impl Routes {
     pub(super) fn node_up(&self, node: &Arc<Node>, session: &Session, heard: &[Slot]) {
         let _changing = self.changing.lock();
         *node.session.lock() = Some(session.clone());
-        for slot in self.slots_of(node) {
+        for slot in self.slots_of(node).into_iter().filter(|slot| !self.is_refused(*slot)) {
             self.change(slot, |route| {
                 (route.session, route.away_since) = (Some(session.clone()), None);
+                route.timed_by = Some(Arc::clone(node));
                 if heard.contains(&slot) {
                     route.listens = true;
                     route.ups += 1;
@@ -195,9 +230,12 @@ impl Routes {
                 self.set_up(slot);
             }
         }
+        if self.slots.iter().all(|slot| matches!(*slot.link.borrow(), Link::Up(_))) {
+            self.were_all_up.store(true, Ordering::Relaxed);
+        }
     }
 
-    /// Whether a slot has never had a node.
+    /// Whether any slot has never had a node.
     pub(super) fn is_any_unknown(&self) -> bool {
         self.all().any(|slot| self.node(slot).is_none())
     }
@@ -218,8 +256,22 @@ impl Routes {
 
     /// The slots of a node whose wake-ups its subscription does not include yet.
     pub(super) fn unheard(&self, node: &Node) -> Vec<Slot> {
-        let heard = |slot: &Slot| self.slots[slot.0].route.borrow().listens;
-        self.slots_of(node).into_iter().filter(|slot| !heard(slot)).collect()
+        let is_left = |slot: &Slot| {
+            let route = self.slots[slot.0].route.borrow();
+            !route.listens && !route.is_refused
+        };
+        self.slots_of(node).into_iter().filter(is_left).collect()
+    }
+
+    /// Whether the wake-ups of a slot count that this node's subscription receives. After a move the former node counts
+    /// until the subscription of the new one includes the slot.
+    pub(super) fn counts_wakes_of(&self, slot: Slot, node: &Node) -> bool {
+        let route = self.slots[slot.0].route.borrow();
+        route.is_at(node) || !route.listens
+    }
+
+    fn is_refused(&self, slot: Slot) -> bool {
+        self.slots[slot.0].route.borrow().is_refused
     }
 
     /// Sends the calls of a slot to this node from now on. The link is up once the node's subscription includes the slot.
@@ -228,11 +280,14 @@ impl Routes {
         let session = node.session.lock().clone().filter(|session| !session.broken());
         let (is_first, is_same) = (self.node(slot).is_none(), self.is_at(slot, node));
         let is_usable = self.slots[slot.0].route.borrow().usable().is_some();
-        if is_same && is_usable == session.is_some() {
+        if is_same && is_usable == session.is_some() && !self.is_refused(slot) {
             return;
         }
         self.change(slot, |route| {
-            (route.node, route.listens) = (Some(Arc::clone(node)), false);
+            (route.node, route.listens, route.is_refused) = (Some(Arc::clone(node)), false, false);
+            if session.is_some() {
+                route.timed_by = Some(Arc::clone(node));
+            }
             route.away_since = if session.is_some() { None } else { route.away_since.or_else(|| Some(Instant::now())) };
             route.session = session.clone();
         });
@@ -240,12 +295,15 @@ impl Routes {
             self.set_away(slot, &node.failure(CONNECTING));
         }
         node.assigned.notify_one();
+        if session.is_none() {
+            node.retry.notify_one();
+        }
     }
 
     /// This node has the slot but does not serve it at the moment.
     pub(super) fn assign_away(&self, slot: Slot, node: &Arc<Node>, detail: &str) {
         let _changing = self.changing.lock();
-        self.change(slot, |route| route.node = Some(Arc::clone(node)));
+        self.change(slot, |route| (route.node, route.is_refused) = (Some(Arc::clone(node)), true));
         self.set_away(slot, detail);
     }
 
@@ -253,6 +311,7 @@ impl Routes {
     pub(super) fn away(&self, slot: Slot, session: &Session, detail: &str) {
         let _changing = self.changing.lock();
         if self.slots[slot.0].route.borrow().session.as_ref().is_some_and(|current| current.is_same(session)) {
+            self.change(slot, |route| route.is_refused = true);
             self.set_away(slot, detail);
             self.lost.notify_one();
         }

@@ -7,7 +7,7 @@
 //! All callers that ask during one wait share the next one. If the second connection is lost, another one
 //! is made to the same process and the wait is repeated there. Calls on the first connection are not affected.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -56,7 +56,7 @@ impl WaitConnection {
         session: &Session,
         wait_session: Session,
         nodes: Weak<Nodes>,
-        node: Arc<Node>,
+        node: Weak<Node>,
     ) -> Self {
         let (ask, asked) = mpsc::unbounded_channel();
         debug_assert!(session.confirmations().is_err(), "otherwise both would keep each other alive");
@@ -84,7 +84,7 @@ struct WaitTask {
     main_session: Session,
     wait_session: Session,
     nodes: Weak<Nodes>,
-    node: Arc<Node>,
+    node: Weak<Node>,
 }
 
 impl WaitTask {
@@ -141,7 +141,8 @@ impl WaitTask {
 
     /// Makes the small write, with a key of a slot that the node has.
     async fn write(&self) -> Result<(), CallError> {
-        let slots = self.nodes.upgrade().map(|nodes| nodes.routes.slots_of(&self.node)).unwrap_or_default();
+        let node = self.nodes.upgrade().zip(self.node.upgrade());
+        let slots = node.map(|(nodes, node)| nodes.routes.slots_of(&node)).unwrap_or_default();
         let mut result = Err(CallError::Unsent(IS_MOVING.to_owned()));
         for slot in slots {
             let mut write = redis::cmd("EVAL");
