@@ -27,6 +27,10 @@ pub(super) struct VerifyArguments {
     /// Where tasks wait, in a namespace of this campaign's own; without it a redis-server started for this alone
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
+    /// Where tasks wait instead: a Redis Cluster started for this alone, three masters with a replica each, which also die, stand
+    /// still, take over and exchange slots; every write waits for a replica
+    #[arg(long, conflicts_with_all = ["redis", "absent"])]
+    cluster: bool,
     /// How many instances to attack
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=32))]
     instances: u16,
@@ -101,6 +105,7 @@ fn options(arguments: &VerifyArguments, program: Program) -> Result<Options, Fai
         kind,
         sink: sink.map(Into::into),
         redis: arguments.redis.clone().map(Into::into),
+        cluster: arguments.cluster,
         instances: arguments.instances.into(),
         rate: arguments.rate,
         length: Duration::from_secs(arguments.seconds),

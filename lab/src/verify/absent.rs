@@ -76,7 +76,7 @@ pub async fn run(
     }
     let say = |activity, share| tell(Step { activity, share, ..Step::default() });
     say("starting servers and instances", 0.0);
-    let ground = Ground::open(Kind::Redis, None, None, 1).await?;
+    let ground = Ground::open(Kind::Redis, None, None, 1, false).await?;
     let other = servers::start_redis(KEEPS_EVERYTHING).await?;
     let stage = Arc::new(Stage::open(options, Arc::new(ground), other.port).await?);
     tokio::select! {
@@ -89,7 +89,7 @@ impl Stage {
     async fn open(options: &Options, ground: Arc<Ground>, other: u16) -> anyhow::Result<Stage> {
         let name = format!("verify-{:08x}", rand::random::<u32>());
         let place = TimelinePlace {
-            url: ground.redis.url.clone(),
+            urls: ground.timeline_urls(),
             namespace: name.clone(),
             shards: 4,
             lanes: LANES.map(str::to_owned).to_vec(),

@@ -121,6 +121,17 @@ async fn carry_out(instances: Arc<Instances>, planned: Planned, turn: Turn) -> O
                 .inspect_err(|error| tracing::debug!(%error, "cannot flush the scripts of redis"))
                 .is_ok()
         }
+        (FaultKind::Cluster(fault), _) => {
+            instances.note_redis_fault(None);
+            let choice = usize::try_from(planned.delay.as_millis()).unwrap_or_default();
+            let key = instances.key_reader.key_of_shard(choice);
+            let done = match &instances.ground.cluster {
+                Some(cluster) => cluster.fault(fault, choice, planned.lasts, &key).await,
+                None => Ok(()),
+            };
+            instances.note_redis_fault(None);
+            done.inspect_err(|error| tracing::error!("a fault of the cluster failed: {error:#}")).is_ok()
+        }
         (FaultKind::Kill | FaultKind::Stop | FaultKind::Term | FaultKind::Link(..), None) => false,
     };
     drop(turn);

@@ -16,6 +16,7 @@ use super::attack::{Done, attack};
 use super::ground::Ground;
 use super::instances::Instances;
 use super::plan::plan;
+use super::proxy::Proxy;
 use super::report::{self, Report, Round};
 use super::samples::Samples;
 use super::{Kind, Place, TimelinePlace};
@@ -25,8 +26,11 @@ use crate::servers::{self, Program};
 /// after the last fault.
 const CALM: Duration = Duration::from_secs(14);
 
-/// Number of shards, the default of an instance.
+/// Number of shards on one Redis, the default of an instance.
 const SHARDS: u16 = 4;
+
+/// Number of shards on a cluster: few, because their keys are read all the time.
+const SHARDS_IN_A_CLUSTER: u16 = 12;
 
 /// The options of a campaign.
 #[derive(Clone, Debug)]
@@ -41,6 +45,8 @@ pub struct Options {
     pub sink: Option<SecretString>,
     /// The URL of the user's Redis for the timeline; `None` starts one.
     pub redis: Option<SecretString>,
+    /// Whether to start a cluster of three masters with a replica each for the timeline; each write then waits for a replica.
+    pub cluster: bool,
     /// Number of instances, at least 1.
     pub instances: usize,
     /// Tasks put per second.
@@ -83,7 +89,8 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: &(dyn Fn(Ste
     tell(Step { activity: "starting servers", ..Step::default() });
     let exposed = |url: &'_ Option<SecretString>| url.as_ref().map(|url| url.expose_secret().to_owned());
     let (redis, sink) = (exposed(&options.redis), exposed(&options.sink));
-    let ground = Ground::open(options.kind, redis.as_deref(), sink.as_deref(), options.instances).await?;
+    let ground =
+        Ground::open(options.kind, redis.as_deref(), sink.as_deref(), options.instances, options.cluster).await?;
     let ground = Arc::new(ground);
     let mut report = Report {
         sink: options.kind.name(),
@@ -121,7 +128,9 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: &(dyn Fn(Ste
 /// The faults that are not executed on the user's servers, as text.
 fn left_out(ground: &Ground) -> Vec<String> {
     let mut left_out = Vec::new();
-    if ground.redis.server.is_none() {
+    if ground.cluster.is_some() {
+        left_out.push("connections to the nodes of the cluster are not attacked: they name each other".to_owned());
+    } else if ground.redis.server.is_none() {
         left_out.push("the Redis that you named is not restarted, stopped, or made to forget its scripts".to_owned());
     }
     if ground.sink.server.is_none() {
@@ -145,16 +154,16 @@ async fn round(
 ) -> anyhow::Result<Round> {
     tell(Step { activity: "starting instances", ..Step::default() });
     let timeline = TimelinePlace {
-        url: ground.redis.url.clone(),
+        urls: ground.timeline_urls(),
         namespace: name.to_owned(),
-        shards: SHARDS,
+        shards: if ground.cluster.is_some() { SHARDS_IN_A_CLUSTER } else { SHARDS },
         lanes: LANES.map(str::to_owned).to_vec(),
     };
     let place = Place {
         kind: ground.kind,
         url: ground.sink.url.clone(),
         destinations: ["a", "b", "c"].map(|end| format!("{name}-{end}")).to_vec(),
-        same_clock: ground.sink.server.is_some() && ground.redis.server.is_some(),
+        same_clock: ground.sink.server.is_some() && ground.owns_timeline(),
     };
     let instances = Instances::start(&options.program, Arc::clone(ground), &timeline).await?;
     let seed = options.seed.wrapping_add(number - 1);
@@ -164,7 +173,7 @@ async fn round(
     }
     let round = judged.and_then(|round| with_instance_violations(round, &instances, name));
     let mut left_behind = Vec::new();
-    if ground.redis.server.is_none()
+    if !ground.owns_timeline()
         && let Err(error) = instances.key_reader.clear().await
     {
         left_behind.push(format!("keys `punctual:{{{name}...` in Redis: {error}"));
@@ -284,7 +293,8 @@ async fn under_attack(
 
 /// Bytes that have reached a server so far after the instance had closed the connection.
 fn late_bytes(ground: &Ground) -> u64 {
-    ground.links.iter().map(|links| links.redis.late() + links.sink.as_ref().map_or(0, |sink| sink.late())).sum()
+    let late = |proxy: &Option<Proxy>| proxy.as_ref().map_or(0, Proxy::late);
+    ground.links.iter().map(|links| late(&links.redis) + late(&links.sink)).sum()
 }
 
 /// Keeps the logs of the instances as evidence; otherwise they are removed with the instances.

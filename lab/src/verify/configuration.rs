@@ -16,8 +16,11 @@ pub(super) fn configuration(
 ) -> anyhow::Result<String> {
     // A JSON string is also a TOML string.
     let quoted = |text: &str| serde_json::to_string(text);
+    // Without it, a failover may lose writes that were answered.
+    let is_cluster = redis.expose_secret().starts_with("redis+cluster:");
+    let durable = if is_cluster { "durability = \"replica\"\n" } else { "" };
     let mut text = format!(
-        "[http]\nlisten = \"{api}\"\n[redis]\nurl = {}\n[timeline]\nnamespace = \"{}\"\nshards = {}\n\
+        "[http]\nlisten = \"{api}\"\n[redis]\nurl = {}\n{durable}[timeline]\nnamespace = \"{}\"\nshards = {}\n\
          [claim]\nlease = \"3s\"\ngrace = \"1h\"\npoison_limit = 1000\n[shutdown]\ndeadline = \"5s\"\n\
          [log]\nformat = \"json\"\n",
         quoted(redis.expose_secret())?,

@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline};
-use secrecy::ExposeSecret;
 use tokio::time::Instant;
 
 use super::TimelinePlace;
+use super::timeline_servers::{TimelineServers, command};
 
 /// The keys of a shard, without those of its lanes.
 const SHARD_KEYS: [(&str, &str); 7] = [
@@ -31,8 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Reads one namespace, on a connection without a proxy.
 #[derive(Debug)]
 pub(super) struct KeyReader {
-    client: redis::Client,
-    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+    servers: TimelineServers,
     place: TimelinePlace,
     /// A local moment, and Redis' time at it, in ms.
     clock: Mutex<(Instant, i64)>,
@@ -44,11 +41,16 @@ impl KeyReader {
     /// # Errors
     /// If Redis cannot be reached.
     pub(super) async fn open(place: TimelinePlace) -> redis::RedisResult<KeyReader> {
-        let client = redis::Client::open(place.url.expose_secret())?;
-        let clock = Mutex::new((Instant::now(), 0));
-        let key_reader = KeyReader { client, connection: tokio::sync::Mutex::default(), place, clock };
+        let servers = TimelineServers::new(&place.urls, Duration::from_secs(1))?;
+        let key_reader = KeyReader { servers, place, clock: Mutex::new((Instant::now(), 0)) };
         patiently(|| key_reader.set_clock()).await?;
         Ok(key_reader)
+    }
+
+    /// A key of one of the shards.
+    pub(super) fn key_of_shard(&self, choice: usize) -> String {
+        let shard = u16::try_from(choice % usize::from(self.place.shards)).unwrap_or_default();
+        self.place.key(shard, "tasks")
     }
 
     /// The estimate of Redis' time, in ms.
@@ -63,21 +65,20 @@ impl KeyReader {
     /// If Redis does not answer.
     pub(super) async fn set_clock(&self) -> redis::RedisResult<()> {
         let asked = Instant::now();
-        let mut pipe = redis::pipe();
-        pipe.cmd("TIME");
-        let ((seconds, micros),): ((i64, i64),) = self.ask(&pipe).await?;
+        let times: Vec<(i64, i64)> = self.servers.ask(&[redis::cmd("TIME")]).await?;
         let middle = asked + asked.elapsed() / 2;
-        *self.clock.lock() = (middle, seconds * 1000 + micros / 1000);
+        for (seconds, micros) in times {
+            *self.clock.lock() = (middle, seconds * 1000 + micros / 1000);
+        }
         Ok(())
     }
 
     /// The ids of the instances that hold a claim with a valid lease; empty if Redis does not answer.
     pub(super) async fn holders(&self) -> BTreeSet<String> {
-        let (now, mut pipe) = (self.now(), redis::pipe());
-        self.lane_keys("leases").for_each(|key| {
-            pipe.cmd("ZRANGEBYSCORE").arg(key).arg(format!("({now}")).arg("+inf");
-        });
-        let tokens: Vec<Vec<String>> = self.ask(&pipe).await.unwrap_or_default();
+        let after = format!("({}", self.now());
+        let read = |key: String| command(&["ZRANGEBYSCORE", &key, &after, "+inf"]);
+        let commands: Vec<_> = self.lane_keys("leases").map(read).collect();
+        let tokens: Vec<Vec<String>> = self.servers.ask(&commands).await.unwrap_or_default();
         let id = |token: &String| token.split_once('.').map_or(token.clone(), |(id, _)| id.to_owned());
         tokens.iter().flatten().map(id).collect()
     }
@@ -87,11 +88,8 @@ impl KeyReader {
     /// # Errors
     /// If Redis does not answer.
     pub(super) async fn claims_of(&self, id: &str) -> redis::RedisResult<Vec<String>> {
-        let mut pipe = redis::pipe();
-        self.lane_keys("claims").for_each(|key| {
-            pipe.cmd("HKEYS").arg(key);
-        });
-        let tokens: Vec<Vec<String>> = self.ask(&pipe).await?;
+        let commands: Vec<_> = self.lane_keys("claims").map(|key| command(&["HKEYS", &key])).collect();
+        let tokens: Vec<Vec<String>> = self.servers.ask(&commands).await?;
         let own = |token: &String| token.strip_prefix(id).is_some_and(|rest| rest.starts_with('.'));
         Ok(tokens.into_iter().flatten().filter(own).collect())
     }
@@ -101,9 +99,7 @@ impl KeyReader {
     /// # Errors
     /// If Redis does not answer.
     pub(super) async fn flush_scripts(&self) -> redis::RedisResult<()> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("SCRIPT").arg("FLUSH").ignore();
-        self.ask(&pipe).await
+        self.servers.ask::<redis::Value>(&[command(&["SCRIPT", "FLUSH"])]).await.map(drop)
     }
 
     /// Its memory without the buffers of connections, and the number of entries of each kind of key.
@@ -112,18 +108,14 @@ impl KeyReader {
     /// If Redis does not answer.
     pub(super) async fn size(&self) -> redis::RedisResult<BTreeMap<String, u64>> {
         let keys: Vec<(&str, &str, String)> = self.all_keys().collect();
-        let mut pipe = redis::pipe();
-        keys.iter().for_each(|(_, count, key)| {
-            pipe.cmd(count).arg(key);
-        });
-        let counts: Vec<u64> = self.ask(&pipe).await?;
+        let commands: Vec<_> = keys.iter().map(|(_, count, key)| command(&[count, key])).collect();
+        let counts: Vec<u64> = self.servers.ask(&commands).await?;
         let mut size = BTreeMap::new();
         for ((sort, ..), count) in keys.iter().zip(counts) {
             *size.entry(format!("redis_{}", sort.replace(':', "_"))).or_default() += count;
         }
-        let mut pipe = redis::pipe();
-        pipe.cmd("INFO").arg("memory").cmd("DBSIZE");
-        let (memory, keys): (String, u64) = self.ask(&pipe).await?;
+        let memory: String = self.servers.ask(&[command(&["INFO", "memory"])]).await?.pop().unwrap_or_default();
+        let keys: u64 = self.servers.ask(&[redis::cmd("DBSIZE")]).await?.pop().unwrap_or_default();
         let bytes = |name: &str| -> u64 {
             let line = memory.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or_default()
@@ -141,14 +133,12 @@ impl KeyReader {
     pub(super) async fn clear(&self) -> redis::RedisResult<()> {
         let namespace = &self.place.namespace;
         let reaps = self.lane_keys("reap-at");
-        let mut pipe = redis::pipe();
         // One by one, because in a cluster they may be in different slots.
         let largest = (0..self.place.shards).map(|shard| self.place.key(shard, "largest"));
         let all = self.all_keys().map(|(.., key)| key).chain(reaps).chain(largest);
-        for key in all.chain(["layout", "nothing"].map(|key| format!("punctual:{{{namespace}}}:{key}"))) {
-            pipe.cmd("UNLINK").arg(key).ignore();
-        }
-        patiently(|| self.ask(&pipe)).await
+        let all = all.chain(["layout", "nothing"].map(|key| format!("punctual:{{{namespace}}}:{key}")));
+        let commands: Vec<_> = all.map(|key| command(&["UNLINK", &key])).collect();
+        patiently(|| self.servers.ask::<u64>(&commands)).await.map(drop)
     }
 
     fn all_keys(&self) -> impl Iterator<Item = (&'static str, &'static str, String)> {
@@ -165,22 +155,6 @@ impl KeyReader {
         (0..self.place.shards).flat_map(move |shard| {
             self.place.lanes.iter().map(move |lane| self.place.key(shard, &format!("{sort}:{lane}")))
         })
-    }
-
-    async fn ask<T: FromRedisValue>(&self, pipe: &Pipeline) -> redis::RedisResult<T> {
-        let mut guard = self.connection.lock().await;
-        let mut connection = match guard.take() {
-            Some(connection) => connection,
-            None => {
-                let limit = Some(Duration::from_secs(1));
-                let config = AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
-                self.client.get_multiplexed_async_connection_with_config(&config).await?
-            }
-        };
-        // A failed connection is not used again.
-        let answer = pipe.query_async(&mut connection).await?;
-        *guard = Some(connection);
-        Ok(answer)
     }
 }
 

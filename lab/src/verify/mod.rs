@@ -9,6 +9,7 @@ pub mod account;
 mod address;
 mod attack;
 pub mod campaign;
+mod cluster;
 mod configuration;
 mod ground;
 mod instances;
@@ -18,6 +19,7 @@ mod plan;
 mod proxy;
 pub mod report;
 mod samples;
+mod timeline_servers;
 
 pub use metrics::Lateness;
 pub use samples::Row;
@@ -40,8 +42,8 @@ pub struct Place {
 /// Where tasks wait.
 #[derive(Clone, Debug)]
 pub struct TimelinePlace {
-    /// The address of Redis without a proxy. May contain a password.
-    pub url: secrecy::SecretString,
+    /// The addresses of its servers without a proxy: one Redis, or the nodes of a cluster. May contain passwords.
+    pub urls: Vec<secrecy::SecretString>,
     /// The namespace of the campaign.
     pub namespace: String,
     /// Number of shards.

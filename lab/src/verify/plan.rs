@@ -24,6 +24,25 @@ pub(super) enum FaultKind {
     Stall(Side),
     /// Redis forgets the scripts.
     Flush,
+    /// A fault of the cluster that keeps the timeline.
+    Cluster(ClusterFault),
+}
+
+/// A fault of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum ClusterFault {
+    /// kill -9 of a master, which is started again: before its replica takes its place, or after that.
+    MasterKill,
+    /// SIGSTOP of a master, likewise.
+    MasterStall,
+    /// kill -9 of a replica, without which its master confirms no writes.
+    ReplicaKill,
+    /// A replica takes the place of its master in order.
+    Failover,
+    /// A slot moves to another master.
+    SlotMove,
+    /// The same, and its keys are on both for a while.
+    SlotAbort,
 }
 
 /// A server that an instance is connected to.
@@ -59,6 +78,17 @@ impl LinkFault {
         [LinkFault::Cut, LinkFault::BlackHole, LinkFault::Delay, LinkFault::Half, LinkFault::Late];
 }
 
+impl ClusterFault {
+    const ALL: [ClusterFault; 6] = [
+        ClusterFault::MasterKill,
+        ClusterFault::MasterStall,
+        ClusterFault::ReplicaKill,
+        ClusterFault::Failover,
+        ClusterFault::SlotMove,
+        ClusterFault::SlotAbort,
+    ];
+}
+
 impl FaultKind {
     /// Every kind, and how often each shuffled pack contains it. A plan takes its faults from such packs, so that every kind occurs.
     pub(super) fn all() -> Vec<(FaultKind, usize)> {
@@ -67,6 +97,7 @@ impl FaultKind {
             all.extend(LinkFault::ALL.map(|harm| (FaultKind::Link(side, harm), 2)));
             all.extend([(FaultKind::Restart(side), 1), (FaultKind::Stall(side), 1)]);
         }
+        all.extend(ClusterFault::ALL.map(|fault| (FaultKind::Cluster(fault), 2)));
         all
     }
 
@@ -91,6 +122,12 @@ impl FaultKind {
             FaultKind::Stall(Side::Redis) => "redis_stall",
             FaultKind::Stall(Side::Sink) => "sink_stall",
             FaultKind::Flush => "script_flush",
+            FaultKind::Cluster(ClusterFault::MasterKill) => "master_kill",
+            FaultKind::Cluster(ClusterFault::MasterStall) => "master_stall",
+            FaultKind::Cluster(ClusterFault::ReplicaKill) => "replica_kill",
+            FaultKind::Cluster(ClusterFault::Failover) => "failover",
+            FaultKind::Cluster(ClusterFault::SlotMove) => "slot_move",
+            FaultKind::Cluster(ClusterFault::SlotAbort) => "slot_abort",
         }
     }
 
@@ -104,7 +141,7 @@ impl FaultKind {
         match self {
             FaultKind::Kill | FaultKind::Stop | FaultKind::Term => None,
             FaultKind::Link(side, _) | FaultKind::Restart(side) | FaultKind::Stall(side) => Some(side),
-            FaultKind::Flush => Some(Side::Redis),
+            FaultKind::Flush | FaultKind::Cluster(_) => Some(Side::Redis),
         }
     }
 
@@ -120,6 +157,10 @@ impl FaultKind {
             FaultKind::Link(_, LinkFault::Half) | FaultKind::Flush => (0, 1),
             FaultKind::Restart(_) => (10, 800),
             FaultKind::Stall(_) => (300, 4000),
+            // The replica takes over after a second and a half.
+            FaultKind::Cluster(ClusterFault::MasterKill | ClusterFault::MasterStall) => (100, 5000),
+            FaultKind::Cluster(ClusterFault::ReplicaKill | ClusterFault::SlotAbort) => (100, 2500),
+            FaultKind::Cluster(ClusterFault::Failover | ClusterFault::SlotMove) => (0, 1),
         };
         Duration::from_millis(least) + Duration::from_millis(most - least).mul_f64(share)
     }
@@ -129,6 +170,7 @@ impl FaultKind {
         Duration::from_millis(match self {
             FaultKind::Kill | FaultKind::Restart(_) => 700,
             FaultKind::Term => 1000,
+            FaultKind::Cluster(_) => 2000,
             _ => 200,
         })
     }
@@ -240,7 +282,7 @@ mod tests {
             assert_eq!(kinds, fault_kinds().into_iter().collect());
         }
         let names: BTreeSet<&str> = fault_kinds().into_iter().map(FaultKind::name).collect();
-        assert_eq!(names.len(), 18);
+        assert_eq!(names.len(), 24);
     }
 
     #[test]

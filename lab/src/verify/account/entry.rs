@@ -53,7 +53,7 @@ pub(super) struct Op {
 
 /// An instance sends a put again on a new connection to Redis, which it opens this long after the old one ended at the
 /// earliest (half of `BACKOFF` of `timeline::redis::link`).
-const MIN_RECONNECT_TIME: Duration = Duration::from_millis(50);
+pub(super) const MIN_RECONNECT_TIME: Duration = Duration::from_millis(50);
 
 impl Op {
     /// A request that is about to be sent.
@@ -172,15 +172,21 @@ impl Entry {
         }
     }
 
-    /// Notes the answer to the current request; `at` is the latest time, on the timeline's clock, at which it arrived.
+    /// Notes the answer to the current request; `at` is the latest time, on the timeline's clock, at which it arrived. After
+    /// `min_repeat_time` an instance may have sent the request twice.
     ///
     /// # Errors
     /// Why no correct instance can give this answer.
-    pub(super) fn note_answer(&mut self, answer: DefiniteAnswer, at: i64) -> Result<(), String> {
+    pub(super) fn note_answer(
+        &mut self,
+        answer: DefiniteAnswer,
+        at: i64,
+        min_repeat_time: Duration,
+    ) -> Result<(), String> {
         let Some(mut op) = self.op.take() else { return Err("an answer to nothing".to_owned()) };
         // The instance may have sent the put twice. The first copy may have put this version, and its occurrence may
         // have been published, before the second copy was answered.
-        op.unsure |= op.version.is_some() && op.sent.elapsed() >= MIN_RECONNECT_TIME;
+        op.unsure |= op.version.is_some() && op.sent.elapsed() >= min_repeat_time;
         _ = write!(self.history, "; {answer:?} by {at}");
         let fault = self.contradiction(op, answer);
         let found = match answer {

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::time::Duration;
 
 use super::Violation;
-use super::entry::{DefiniteAnswer, Entry, Seen};
+use super::entry::{DefiniteAnswer, Entry, MIN_RECONNECT_TIME, Seen};
 use super::figures::Lateness;
 use super::version::Plan;
 
@@ -56,6 +57,8 @@ pub(super) struct Ledger {
     pub(super) violations: Violations,
     /// Whether the sink drops a message whose key it has seen shortly before.
     pub(super) deduplicates: bool,
+    /// The time after which an instance may have sent a request to Redis twice.
+    pub(super) min_repeat_time: Duration,
 }
 
 /// Counters.
@@ -173,6 +176,7 @@ impl Ledger {
             ended: Ended { hasher: RandomState::new(), payloads: HashMap::new(), others: HashSet::new() },
             counted: Counted::default(),
             violations: Violations::default(),
+            min_repeat_time: MIN_RECONNECT_TIME,
             deduplicates,
         }
     }
@@ -226,7 +230,7 @@ impl Ledger {
     /// A definite answer; `at` is the latest time, on the timeline's clock, at which it arrived.
     pub(super) fn note_answer(&mut self, id: &str, answer: DefiniteAnswer, at: i64) {
         let Some(entry) = self.tasks.get_mut(id) else { return };
-        if let Err(detail) = entry.note_answer(answer, at) {
+        if let Err(detail) = entry.note_answer(answer, at, self.min_repeat_time) {
             self.violations.add("wrong_answer", id, format!("{detail}; {}", entry.history));
         }
     }

@@ -152,7 +152,12 @@ impl Account {
         let rest = Arc::new(Rest::new(timeline)?);
         let (sent, micros) = rest.time().await?;
         let (clock, stop) = (Arc::new(Clock::new(sent, micros)), CancellationToken::new());
-        let ledger = Arc::new(Mutex::new(Ledger::new(place.kind == Kind::Nats)));
+        let mut ledger = Ledger::new(place.kind == Kind::Nats);
+        if timeline.urls.len() > 1 {
+            // In a cluster the connection to the new master of a slot may be there already.
+            ledger.min_repeat_time = Duration::ZERO;
+        }
+        let ledger = Arc::new(Mutex::new(ledger));
         let inlet = Arc::new(Inlet::new(Arc::clone(&ledger), Arc::clone(&clock), place, stop.clone()));
         read::attach(place, Arc::clone(&inlet)).await.context("attaching the consumer")?;
         tokio::spawn(keep_time(Arc::clone(&rest), Arc::clone(&clock), stop.clone()));
