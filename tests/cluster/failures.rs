@@ -1,8 +1,13 @@
 //! Masters die, hang and are replaced by their replicas.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 use crate::support::cluster::NODE_TIMEOUT;
 use crate::support::have;
+use crate::support::scripted::{Asked, Scripted};
+use crate::trouble::clocks::Wall;
 
 /// Takes more than five seconds: a replica takes the place of its master only after the node timeout.
 #[test]
@@ -220,4 +225,92 @@ fn a_cluster_that_was_away_as_a_whole_is_found_again() {
         instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
     });
     check("the whole cluster away", &instance, &load, &sink);
+}
+
+/// Takes more than five seconds: a replica takes over after the node timeout. Its clock is two seconds behind, as if nobody
+/// had set it.
+#[test]
+fn a_new_master_whose_clock_is_behind_decides_the_time_of_its_shards() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let Some(wall) = Wall::new() else { return };
+    wall.set(-2);
+    let options = ["--cluster-require-full-coverage", "no"];
+    let mut cluster = Cluster::start_in(1, &options, &wall.environment(":libc.so.6"));
+    let sink = RedisServer::start(&[]);
+    let mut instance = Punctual::start(&config(&cluster, &sink, "durability = \"replica\"\n"));
+    let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
+    let claims = |instance: &Punctual| instance.api().metric("punctual_claims_empty_total{lane=\"default\"}");
+    under_load(&mut instance, &load, |instance| {
+        cluster.nodes[0].server.kill();
+        cluster.until_master(3, true);
+        cluster.nodes[0].server.restart();
+        instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+        let before = claims(instance);
+        std::thread::sleep(Duration::from_secs(3));
+        // A claimer on the wrong clock would ask again and again for what is not due.
+        let empty = claims(instance) - before;
+        assert!(empty < 3000.0, "{empty} empty claims in 3 s");
+    });
+    let behind = clock_of(&cluster.nodes[1]).now() - clock_of(&cluster.nodes[3]).now();
+    assert!((1000..3000).contains(&behind), "{behind}");
+    check("a master whose clock is behind", &instance, &load, &sink);
+}
+
+/// With Redis' default, all masters refuse while the slots of one are not covered. Takes more than five seconds: a replica
+/// takes over after the node timeout.
+#[test]
+fn calls_wait_while_a_cluster_that_requires_full_coverage_is_down() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let (mut cluster, sink) =
+        (Cluster::start_with(1, &["--cluster-require-full-coverage", "yes"]), RedisServer::start(&[]));
+    let mut instance = Punctual::start(&config(&cluster, &sink, ""));
+    let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
+    let others = shards_of(&cluster, 1);
+    cluster.nodes[0].server.kill();
+    let begun = tokio::time::Instant::now();
+    let (mut refused, mut number) = (0, 0);
+    while begun.elapsed() < NODE_TIMEOUT * 3 {
+        refused += usize::from(!load.put_as(&id_in(others[number % others.len()], &format!("n{number}")), 100));
+        number += 1;
+    }
+    // The cluster is down for about a second, and puts wait for up to two.
+    assert!(refused < 5, "{refused} of {number} refused: {}", load.answers());
+    cluster.until_master(3, true);
+    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    check("full coverage", &instance, &load, &sink);
+}
+
+/// One of two instances cannot reach the node that has a shard, of which it is the owner or the deputy. The other takes its
+/// tasks.
+#[test]
+fn a_shard_whose_node_one_instance_cannot_reach_is_served_by_the_other() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let (node, sink) = (RedisServer::start_cluster(), RedisServer::start(&[]));
+    let cut = Arc::new(AtomicBool::new(false));
+    let (is_cut, lost) =
+        (Arc::clone(&cut), (0..SHARDS / 2).map(|shard| format!("{{default:{shard}}}")).collect::<Vec<_>>());
+    let relay = Scripted::before(node.server.port, move |asked: &Asked| {
+        let is_lost = |word: &String| lost.iter().any(|tag| word.contains(tag));
+        let is_refused = is_cut.load(Ordering::Relaxed) && !asked.is("SUBSCRIBE") && asked.words.iter().any(is_lost);
+        is_refused.then(|| "-CLUSTERDOWN the node is not there\r\n".to_owned())
+    });
+    let url = |port: u16| format!("redis+cluster://127.0.0.1:{port}");
+    let mut one = Punctual::start(&config_of(&url(relay.port), &sink, ""));
+    let mut two = Punctual::start(&config_of(&url(node.server.port), &sink, ""));
+    two.until("aware of the other", |two| two.api().metric("punctual_instances") == 2.0);
+    cut.store(true, Ordering::Relaxed);
+    one.until("degraded", |one| stats(one)["timeline"]["status"] == "degraded");
+    let load = Load::new(vec![two.api()], &clock_of(&node), "default", "out");
+    for number in 0..200 {
+        assert!(load.put_as(&id_in(number % (SHARDS / 2), &format!("n{number}")), 500));
+    }
+    check("a node that one instance cannot reach", &two, &load, &sink);
+    cut.store(false, Ordering::Relaxed);
+    one.until("up", |one| stats(one)["timeline"]["status"] == "up");
 }

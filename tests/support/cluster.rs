@@ -26,9 +26,14 @@ impl Cluster {
 
     /// Starts three masters with these options.
     pub(crate) fn start_with(replicas: usize, options: &[&str]) -> Cluster {
+        Cluster::start_in(replicas, options, &[])
+    }
+
+    /// The same, with these variables in the environment of the replicas.
+    pub(crate) fn start_in(replicas: usize, options: &[&str], environment: &[String]) -> Cluster {
         let timeout = NODE_TIMEOUT.as_millis().to_string();
         let more = ["--cluster-node-timeout", &timeout, "--repl-diskless-sync-delay", "0"];
-        let nodes = block_on(async || start_redis_cluster(3, replicas, &[&more, options].concat()).await);
+        let nodes = block_on(async || start_redis_cluster(3, replicas, &[&more, options].concat(), environment).await);
         let nodes = nodes.unwrap_or_else(|error| panic!("{error:#}"));
         Cluster { nodes: nodes.into_iter().map(|node| RedisServer { server: Server::from(node) }).collect() }
     }

@@ -19,14 +19,14 @@ use crate::support::{have, patient, say, skip};
 const HOUR: i64 = 3600;
 
 /// A wall clock for one process.
-struct Wall {
+pub(crate) struct Wall {
     file: tempfile::NamedTempFile,
     library: PathBuf,
 }
 
 impl Wall {
     /// A clock with the right time; `None` if libfaketime is not installed.
-    fn new() -> Option<Wall> {
+    pub(crate) fn new() -> Option<Wall> {
         let folders = std::fs::read_dir("/usr/lib").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
         let found = folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).find(|library| library.exists());
         if found.is_none() {
@@ -38,7 +38,7 @@ impl Wall {
     }
 
     /// From now on the clock is off by this many seconds.
-    fn set(&self, seconds: i64) {
+    pub(crate) fn set(&self, seconds: i64) {
         // Rename the file, because a process could read a half-written one.
         let fresh = self.file.path().with_extension("fresh");
         std::fs::write(&fresh, format!("{seconds:+}\n")).unwrap();
@@ -46,7 +46,7 @@ impl Wall {
     }
 
     /// Environment of a program that uses this clock; `more` is preloaded after the library.
-    fn environment(&self, more: &str) -> Vec<String> {
+    pub(crate) fn environment(&self, more: &str) -> Vec<String> {
         let file: &Path = self.file.path();
         vec![
             format!("LD_PRELOAD={}{more}", self.library.display()),

@@ -40,6 +40,6 @@ fn a_missing_layout_is_written_again_and_a_different_layout_ends_the_instance() 
     ::redis::cmd("SET").arg("punctual:{default}:layout").arg("1 8").exec(&mut redis.connect()).unwrap();
     assert_eq!(instance.wait(), 2, "{}", instance.log());
     let said = instance.log();
-    assert!(said.contains("layout and shards `1 8`") && said.contains(&format!("`{own}` is configured")), "{said}");
+    assert!(said.contains("a timeline of 8 shards") && said.contains(&format!("expected: `{own}`")), "{said}");
     assert_eq!(stored(&redis).as_deref(), Some("1 8"));
 }

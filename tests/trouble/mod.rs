@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall stop")]
 
-mod clocks;
+pub(crate) mod clocks;
 mod cluster;
 mod durable;
 mod durable_disk;

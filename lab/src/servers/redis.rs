@@ -15,7 +15,16 @@ pub const KEEPS_EVERYTHING: &[&str] = &["--appendonly", "yes", "--appendfsync", 
 /// # Errors
 /// If it cannot be started.
 pub async fn start_redis(options: &[&str]) -> anyhow::Result<Server> {
-    let command = |port, dir: &Path| Ok([vec!["redis-server".to_owned()], redis_options(port, dir, options)].concat());
+    start_redis_in(&[], options).await
+}
+
+/// The same with these variables in its environment.
+pub(super) async fn start_redis_in(environment: &[String], options: &[&str]) -> anyhow::Result<Server> {
+    let program = match environment {
+        [] => vec!["redis-server".to_owned()],
+        some => [&["env".to_owned()], some, &["redis-server".to_owned()]].concat(),
+    };
+    let command = |port, dir: &Path| Ok([program.clone(), redis_options(port, dir, options)].concat());
     Server::start("redis-server", answers, command).await
 }
 

@@ -7,7 +7,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, FromRedisValue};
 use tokio::time::{Instant, sleep};
 
-use super::{Server, free_port, start_redis};
+use super::redis::start_redis_in;
+use super::{Server, free_port};
 
 /// How long the nodes may take until they know each other and serve all slots.
 const FORM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -19,15 +20,20 @@ const PAUSE: Duration = Duration::from_millis(50);
 const SLOTS: usize = 16384;
 
 /// Starts the nodes of a cluster without persistence, unless `options` say otherwise: first the masters, which share the
-/// slots evenly, then their replicas in the same order, `replicas` for each. Returns when all slots are served and all
-/// replicas follow.
+/// slots evenly, then their replicas in the same order, `replicas` for each, with these variables in their environment
+/// (`["NAME=value"]`). Returns when all slots are served and all replicas follow.
 ///
 /// # Errors
 /// If a node cannot be started, or the cluster does not form in time.
-pub async fn start_redis_cluster(masters: usize, replicas: usize, options: &[&str]) -> anyhow::Result<Vec<Server>> {
+pub async fn start_redis_cluster(
+    masters: usize,
+    replicas: usize,
+    options: &[&str],
+    environment: &[String],
+) -> anyhow::Result<Vec<Server>> {
     let mut nodes = Vec::new();
-    for _ in 0..masters * (1 + replicas) {
-        nodes.push(start_node(options).await?);
+    for number in 0..masters * (1 + replicas) {
+        nodes.push(start_node(options, if number < masters { &[] } else { environment }).await?);
     }
     let mut connections = Vec::new();
     for node in &nodes {
@@ -77,9 +83,9 @@ pub async fn start_redis_cluster(masters: usize, replicas: usize, options: &[&st
 
 /// Starts a node without slots. Its cluster bus gets a free port, too. By default Redis takes the port 10 000 above the
 /// first. Another process may use that one, and Redis then exits after the first port has answered.
-async fn start_node(options: &[&str]) -> anyhow::Result<Server> {
+async fn start_node(options: &[&str], environment: &[String]) -> anyhow::Result<Server> {
     let bus = free_port()?.to_string();
-    start_redis(&[&["--cluster-enabled", "yes", "--cluster-port", &bus], options].concat()).await
+    start_redis_in(environment, &[&["--cluster-enabled", "yes", "--cluster-port", &bus], options].concat()).await
 }
 
 async fn connect(node: &Server) -> anyhow::Result<MultiplexedConnection> {

@@ -171,7 +171,7 @@ async fn own_cluster() -> anyhow::Result<(Backend, Option<Address>, Option<Clust
     let timeout = NODE_TIMEOUT.as_millis().to_string();
     let more = ["--cluster-node-timeout", &timeout, "--cluster-require-full-coverage", "no"];
     let options = [servers::KEEPS_EVERYTHING, &more, &["--repl-diskless-sync-delay", "0"]].concat();
-    let nodes = servers::start_redis_cluster(MASTERS, 1, &options).await?;
+    let nodes = servers::start_redis_cluster(MASTERS, 1, &options, &[]).await?;
     let hosts: Vec<String> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
     let url = format!("redis+cluster://{}", hosts.join(",")).into();
     Ok((Backend { server: None, url, turn: Arc::default() }, None, Some(Cluster(nodes))))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use punctual_sinks::{Away, RedisAccess};
+use punctual_sinks::{Away, Cause, RedisAccess};
 
 use super::call::Time;
 use super::check::{ServerCheck, ServerCheckError, away, check_layout, check_master, refused};
@@ -96,8 +96,16 @@ async fn find(config: &RedisConfig, access: &RedisAccess, keys: &[Keys]) -> Resu
                 continue;
             }
             Err(away) => {
-                let hint = "if that address is not reachable from here, set `cluster-announce-ip` there";
-                let prefix = format!("the cluster names the node `{address}`; {hint}: ");
+                let prefix = match away.cause {
+                    Cause::LogIn => format!(
+                        "the node `{address}` refuses the login that others accept; Redis does not copy users between nodes, so \
+                         create the user there, too: "
+                    ),
+                    _ => format!(
+                        "the cluster names the node `{address}`; if it runs and is not reachable from here, set \
+                         `cluster-announce-ip` there: "
+                    ),
+                };
                 return Err(ServerCheckError::Away(away.with_prefix(prefix)));
             }
         };
@@ -114,12 +122,16 @@ async fn find(config: &RedisConfig, access: &RedisAccess, keys: &[Keys]) -> Resu
             match answer {
                 SlotAnswer::Here | SlotAnswer::Moving(_) => {
                     let former = owner.replace(server.clone());
-                    let Some(other) = former.as_ref().and_then(|former| found.sessions.get(former)) else { continue };
+                    let Some(former) = former else { continue };
+                    let Some(other) = found.sessions.get(&former) else { continue };
                     // The slot may have moved since the other was asked.
                     let still = probe(other, [key.as_str()], config.response_timeout).await;
                     if matches!(still[..], [SlotAnswer::Here]) {
-                        let detail =
-                            format!("`{address}` and another host are in different clusters: both have the same slot");
+                        let other = access.address_of(&former);
+                        let detail = format!(
+                            "`{other}` and `{address}` are in different clusters, because both have the same slot; name nodes of \
+                             one cluster only"
+                        );
                         return Err(refused(detail));
                     }
                 }
@@ -148,10 +160,17 @@ fn at(address: &str, error: ServerCheckError) -> ServerCheckError {
 /// With Redis' default, all masters refuse while the slots of one are not covered.
 async fn full_coverage(config: &RedisConfig, session: &Session, address: &str) -> Option<Advice> {
     let get = redis::cmd("CONFIG").arg("GET").arg("cluster-require-full-coverage").to_owned();
-    // Managed servers forbid CONFIG.
-    let answer = session.ask(&get, config.response_timeout, None).await.ok()?;
-    let values: Vec<String> = redis::from_redis_value(answer).ok()?;
-    (values.get(1)? == "yes").then(|| Advice {
+    let value = match session.ask(&get, config.response_timeout, None).await {
+        Ok(answer) => redis::from_redis_value::<Vec<String>>(answer).ok()?.pop()?,
+        // Managed servers forbid CONFIG, and `INFO` does not have it.
+        Err(_) => {
+            return Some(Advice {
+                detail: format!("`{address}` does not say whether it serves while another master is down"),
+                hint: "look at `cluster-require-full-coverage`, which should be `no`; or allow the user to call `CONFIG GET`",
+            });
+        }
+    };
+    (value == "yes").then(|| Advice {
         detail: format!(
             "`{address}` refuses all calls while another master is down: `cluster-require-full-coverage` is `yes`"
         ),

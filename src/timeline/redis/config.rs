@@ -90,8 +90,10 @@ pub enum RedisError {
     Url(String),
     /// Another layout or another number of shards is stored in this Redis.
     #[error(
-        "this Redis holds a timeline of layout and shards `{found}` under namespace `{namespace}`, `{wanted}` is \
-         configured: set the number of shards it was made with, or another namespace"
+        "this Redis has a timeline of {} under the namespace `{namespace}`, and {} are configured: set `timeline.shards` to \
+         the number it was made with, or another namespace (stored: `{found}`, expected: `{wanted}`)",
+        shards_of(found),
+        shards_of(wanted)
     )]
     Layout {
         /// The namespace.
@@ -116,6 +118,11 @@ pub enum RedisError {
     /// This Redis is not set up to keep tasks, and `strict` is set.
     #[error("{NOT_SET_UP}:{}", described(.0))]
     Unfit(Vec<Advice>),
+}
+
+/// The number of shards in a stored layout, as text.
+fn shards_of(layout: &str) -> String {
+    layout.split_once(' ').map_or_else(|| "an unknown layout".to_owned(), |(_, shards)| format!("{shards} shards"))
 }
 
 fn described(advice: &[Advice]) -> String {

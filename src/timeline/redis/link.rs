@@ -113,11 +113,17 @@ impl LinkTask {
         }
     }
 
+    /// The number of shards that the node has.
+    fn shards(&self) -> usize {
+        let slots = self.nodes.routes.slots_of(&self.node);
+        slots.into_iter().filter(|slot| *slot != self.nodes.routes.namespace()).count()
+    }
+
     fn up(&mut self, session: &Session, slots: &[Slot]) {
         (self.away_since, self.reason) = (None, None);
         self.ups += 1;
         self.nodes.routes.node_up(&self.node, session, slots);
-        let shards = slots.iter().filter(|slot| **slot != self.nodes.routes.namespace()).count();
+        let shards = self.shards();
         tracing::info!(address = self.node.address, shards, link = self.ups, "connected to redis");
     }
 
@@ -133,7 +139,16 @@ impl LinkTask {
         }
         if self.reason.as_ref() != Some(&reason) {
             self.reason = Some(reason.clone());
-            tracing::warn!(reason, "redis is unavailable; retrying");
+            if self.nodes.is_cluster() {
+                let shards = self.shards();
+                tracing::warn!(
+                    reason,
+                    shards,
+                    "a node of the cluster is unavailable, and its shards with it; retrying"
+                );
+            } else {
+                tracing::warn!(reason, "redis is unavailable; retrying");
+            }
         } else if self.logged.is_some_and(|logged| logged.elapsed() >= LOG_PAUSE) {
             tracing::warn!(
                 reason,
