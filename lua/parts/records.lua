@@ -1,6 +1,6 @@
 -- records: how many records one call may read.
 
--- Upper bound of the size of all stored records, in bytes; huge if an older version has not stored it.
+-- Upper bound of the size of any stored record, in bytes; huge if an older version has not stored it.
 local function largest_of(tasks, largest)
   return redis.call('EXISTS', tasks) == 0 and 0 or tonumber(redis.call('GET', largest) or '') or math.huge
 end

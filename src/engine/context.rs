@@ -56,7 +56,7 @@ pub(super) struct Context {
     pub(super) tokens: AtomicU64,
     /// Limits log lines about the difference of the clocks.
     pub(super) clock_log: Throttle,
-    /// The other instances.
+    /// What is known of all instances.
     pub(super) view: Mutex<View>,
 }
 
@@ -82,19 +82,18 @@ pub(super) struct LaneContext {
     pub(super) sink: Arc<SinkContext>,
     pub(super) destination: Option<String>,
     pub(super) dead_destination: Option<String>,
-    /// Whether its messages wait without end for a destination that refuses them.
+    /// Whether its messages wait without end for a destination at fault.
     pub(super) waits_forever: bool,
     pub(super) capacity: Capacity,
     pub(super) claims_per_node: ClaimsPerNode,
     /// How much of the lane's capacity failing destinations hold.
     pub(super) failure_quota: Arc<FailureQuota>,
-    /// Destinations whose occurrences returned to the lane lately, because the destinations at fault are at their
-    /// limit.
+    /// Destinations whose occurrences returned to the lane lately, because failing destinations have reached their quota.
     pub(super) over_quota: Mutex<RecentMap<()>>,
     pub(super) metrics: LaneMetrics,
     /// Outcomes that the next beat carries.
     pub(super) outcomes: OutcomeCounter,
-    /// While it pauses, this lane is not claimed, so that other lanes of the sink get their turn.
+    /// While it throttles, this lane is not claimed, so that other lanes of the sink get their turn.
     pub(super) claims: Throttle,
     /// Deaths that are not logged yet.
     pub(super) deaths: Mutex<DeathLog>,
@@ -175,7 +174,7 @@ impl ShardContext {
 }
 
 impl LaneContext {
-    /// Notes that an occurrence returned to the lane because its destination has reached its quota.
+    /// Notes that an occurrence returned to the lane because failing destinations have reached their quota.
     pub(super) fn returned_over_quota(&self, destination: &str) {
         self.over_quota.lock().touch(destination, Instant::now(), || ());
     }
@@ -228,7 +227,7 @@ impl SinkContext {
     pub(super) fn log_other_destinations(&self) {
         let rest = |log: &Mutex<LineBudget>| log.lock().rest(Instant::now());
         if let Some(others) = rest(&self.failing_log) {
-            warn!(sink = self.name, others, "more destinations refuse messages; `punctual status` names them");
+            warn!(sink = self.name, others, "messages fail at more destinations; `punctual status` names them");
         }
         if let Some(others) = rest(&self.given_up_log) {
             warn!(sink = self.name, others, "more destinations are given up; their messages are dead at once");

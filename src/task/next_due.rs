@@ -42,7 +42,7 @@ pub struct Counts {
     pub accepted: u64,
     /// Dead.
     pub dead: u64,
-    /// Passed over by its own catch-up.
+    /// Passed over by its own catch-up, or skipped by a user.
     pub passed_over: u64,
     /// The latest due that was published, died or was skipped. A trigger does not make it earlier.
     pub last_due: Option<Timestamp>,

@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 64;
 /// A stored task: the part of the server, and the part of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Number of puts with different content since it was created, from 1.
+    /// Number of puts that created or replaced it, from 1.
     pub revision: u32,
     /// When it was first put.
     pub created: Timestamp,
@@ -124,7 +124,7 @@ impl Record {
 /// The header of a record, decoded without the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader<'a> {
-    /// Number of puts with different content since the task was created, from 1.
+    /// Number of puts that created or replaced the task, from 1.
     pub revision: u32,
     /// When it was first put.
     pub created: Timestamp,

@@ -19,7 +19,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts three masters, each with so many replicas. Masters whose slots are covered serve while others are not.
+    /// Starts three masters, each with this many replicas. Masters whose slots are covered serve while others are not.
     pub(crate) fn start(replicas: usize) -> Cluster {
         Cluster::start_with(replicas, &["--cluster-require-full-coverage", "no"])
     }
@@ -65,7 +65,7 @@ impl Cluster {
         self.nodes.iter().position(|node| node.server.port == port).expect("a node of this cluster")
     }
 
-    /// Waits until a node is a master, or until it is none.
+    /// Waits until a node is a master, or until it is a replica.
     pub(crate) fn until_master(&self, node: usize, is_master: bool) {
         let done = patient(Duration::from_secs(60), || {
             let role: Vec<redis::Value> = redis::cmd("ROLE").query(&mut self.nodes[node].connect()).expect("its role");

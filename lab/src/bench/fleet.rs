@@ -60,7 +60,7 @@ impl Fleet {
         self.instances.iter().filter_map(Instance::pid)
     }
 
-    /// Kills the first of them. Returns their ids.
+    /// Kills the first `count`. Returns their ids.
     ///
     /// # Errors
     /// If one of them did not serve.

@@ -1,4 +1,4 @@
-//! Lets Redis finish growing its hash tables. A table grows by one bucket per access. Until it has finished, old and
+//! Lets Redis finish growing its hash tables. Each access moves one bucket into the new table. Until all are moved, old and
 //! new table are both in memory, and each access costs more.
 
 use std::time::Duration;

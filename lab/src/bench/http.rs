@@ -35,7 +35,7 @@ pub(super) struct ApiConnection {
     _driver: JoinSet<()>,
 }
 
-/// Tasks to put; they are due in a month.
+/// Tasks to put.
 #[derive(Clone, Debug)]
 pub(super) struct Puts {
     pub(super) prefix: String,

@@ -17,7 +17,7 @@ use super::{Options, Tell};
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::Lane;
 
-/// How long before the measurement tasks are due already, so that all instances know each other.
+/// Tasks are due this long before the measurement begins, so that all instances know each other.
 const WARM_UP_TIME: Duration = Duration::from_secs(4);
 
 /// Runs the bench `fleet`.

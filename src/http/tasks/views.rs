@@ -71,7 +71,7 @@ pub(super) struct CancelView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub(super) key: Option<String>,
-    /// Whether a publish was started before.
+    /// Whether an earlier claim may have published it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     pub(super) handed_out: bool,
@@ -127,7 +127,7 @@ pub(super) struct HeldTaskView<'a> {
     created: String,
     #[schema(format = DateTime)]
     updated: String,
-    /// Number of puts with different content, from 1.
+    /// Number of puts that created or replaced the task, from 1.
     revision: u32,
     /// The entity tag for `if-match`, also in the header `etag`.
     etag: String,

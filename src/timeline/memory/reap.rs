@@ -12,8 +12,8 @@ use crate::timeline::{
 /// The pause between two reaps, a little less than the second between two glances of one instance.
 const REAP_PAUSE: Duration = Duration::from_millis(900);
 
-/// If a reap is overdue by more than this, and by more than half a lease, no instance was running. The holders get time
-/// to renew their leases first.
+/// If a reap is overdue by more than this, and by more than half a lease, no instance reached the timeline. The holders get
+/// time to renew their leases first.
 const MAX_REAP_AGE: Duration = Duration::from_secs(3);
 
 /// Maximum number of dead occurrences that one reap drops because of their age.

@@ -39,7 +39,7 @@ const NO_SLOTS: &str = "it has no slot of this timeline";
 pub(super) struct Connector {
     access: RedisAccess,
     pub(super) layout: Layout,
-    /// One key that never exists for each slot of the timeline.
+    /// For each slot of the timeline, a key that never exists.
     nothing: Vec<String>,
     strict: bool,
     /// The channels of wake-ups, by the number of the shard.
@@ -91,13 +91,13 @@ impl Connector {
         Shard::all(u16::MAX).nth(number)
     }
 
-    /// The channels of wake-ups of these slots. That of the namespace has none.
+    /// The channels of wake-ups of these slots. The slot of the namespace has no channel.
     pub(super) fn channels<'a>(&'a self, slots: &'a [Slot]) -> impl Iterator<Item = &'a str> {
         slots.iter().filter_map(|slot| self.wake_channels.get(slot.number()).map(String::as_str))
     }
 
-    /// Opens the connection for commands and checks the server. If a check fails before all shards were up, the timeline
-    /// refuses this Redis for good. Later it waits while the server does not serve all slots. A later server that cannot
+    /// Opens the connection for commands and checks the server. A lasting fault that is found before all shards were up
+    /// refuses this Redis for good, and another layout always does. Later it waits while the server does not serve all slots. A later server that cannot
     /// confirm writes still serves all calls that need no confirmation.
     pub(super) async fn open(&self, nodes: &Arc<Nodes>, node: &Arc<Node>) -> Result<Session, String> {
         let first = !nodes.routes.were_all_up();

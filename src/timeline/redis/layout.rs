@@ -263,7 +263,7 @@ impl Layout {
                 Err(failure) => return Err(failure.to_string()),
             }
         }
-        // The shards in which the tasks were counted, of a cluster those of the node with the layout.
+        // In a cluster only the shards of this node are counted.
         let of = (shards < self.tasks.len()).then_some(shards);
         tracing::info!(address = self.address, namespace = %self.namespace, tasks, in_shards = of, "timeline found");
         Ok(())

@@ -22,7 +22,7 @@ struct Shared {
     act: Box<Act>,
     /// Number of messages on all connections.
     messages: AtomicUsize,
-    /// While this is set, the server answers the first message of a connection with `blocked` and reads nothing more.
+    /// While this is set, the server answers the next message of each connection with `blocked` and reads nothing more.
     blocked: AtomicBool,
 }
 
@@ -84,7 +84,7 @@ impl Scripted {
 }
 
 impl Shared {
-    /// Serves one connection. Ends with an error, at the latest when the client has disconnected.
+    /// Serves one connection, until the client disconnects at the latest.
     fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
         let peer = Peer(Arc::new(Mutex::new(stream.try_clone()?)));
         let mut protocol = [0; 8];
