@@ -6,7 +6,8 @@ local function largest_of(tasks, largest)
 end
 
 -- How many of ids[from] .. ids[upto] can be read at once, at most 64, if `bytes` of `limit` are used already. Assumes that each
--- has the maximum size. If that allows fewer than 4, it asks Redis for their lengths, because reading in vain blocks Redis too.
+-- has the maximum size. If that allows fewer than 4, it asks Redis for their lengths, because reading records that do not fit
+-- blocks Redis too.
 local function fits(tasks, ids, from, upto, bytes, limit, largest)
   local most, surely = math.min(64, upto - from + 1), math.floor((limit - bytes) / largest)
   if surely >= 4 then

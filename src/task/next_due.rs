@@ -87,7 +87,7 @@ impl Counts {
 /// What happens to a claimed occurrence, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextDue {
-    /// Whether it is published; otherwise it is passed over (and counted in `passed_over`).
+    /// Whether it is published; otherwise it is passed over (and counted in `passed_over`), or dead if it is a one-shot.
     pub publish: bool,
     /// How many occurrences are passed over, including this one if it is not published.
     pub passed_over: u64,

@@ -345,7 +345,7 @@ fn a_check_warns_of_a_redis_that_evicts_or_does_not_persist() {
     assert!(run.out.contains("a timeline of 4 shards under the namespace `default`"), "{}", run.out);
     let (run, _) = check(&format!("{config}[timeline]\nshards = 8\n"));
     assert!(run.code == Some(2) && run.out.contains("`timeline.shards` ("), "{}", run.out);
-    assert!(run.out.contains("it cannot be used: this Redis holds a timeline"), "{}", run.out);
+    assert!(run.out.contains("it cannot be used: this Redis has a timeline of 4 shards"), "{}", run.out);
 }
 
 #[test]

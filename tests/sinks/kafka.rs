@@ -158,7 +158,7 @@ async fn an_unknown_topic_is_at_fault_itself_and_delays_no_other_topic() {
         assert!(before.elapsed() < SOON, "round {round} took {:?}", before.elapsed());
         for (message, outcome) in mixed.iter().zip(outcomes) {
             let known = message.destination == "a";
-            // Not by librdkafka, which would remember the topic.
+            // Refused by the sink, not by librdkafka, which would remember the topic.
             let is_unlisted = matches!(&outcome, Outcome::Retry(Trouble { fault: Fault::Destination, detail, .. })
                 if detail.contains("there is no such topic"));
             assert!(if known { outcome == Outcome::Accepted } else { is_unlisted }, "{outcome:?}");

@@ -8,7 +8,7 @@ mod imp {
 
     use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-    /// One process runs on the first core, this one and its children on the others, until this is dropped.
+    /// The given process runs on the first core, the calling process and its children on the others, until this is dropped.
     pub(in super::super) struct OwnCore {
         before: CpuSet,
     }

@@ -36,7 +36,7 @@ const MAX_TRIES: usize = 4;
 /// The command by which instances call their scripts.
 pub(super) const EVALSHA: &str = "evalsha";
 
-/// How long no message may be accepted while some are missing.
+/// How long to wait for the next accepted message while some are missing.
 const MAX_TIME_WITHOUT_PROGRESS: Duration = Duration::from_secs(60);
 
 /// How long after the last acceptance the settle may take.

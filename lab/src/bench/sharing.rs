@@ -132,8 +132,8 @@ impl Run {
         Ok((self.watch.between(from, self.end)?, calls))
     }
 
-    /// Kills some of the instances in the middle. Returns how late messages were from then on, but those that the killed
-    /// held, and how many these are.
+    /// Kills some of the instances in the middle. Returns how late messages were from then on, except those that the
+    /// killed held, and how many these are.
     async fn with_deaths(mut self, setup: &BenchSetup, killed: usize, tell: Tell<'_>) -> anyhow::Result<(Late, usize)> {
         let clock = setup.probe.clock();
         let half = self.end.since(self.begin.plus(WARM_UP_TIME)) / 2;

@@ -6,15 +6,15 @@
 //! - `choices`  the possible next steps
 //! - `calls`    calls in transit, and their effect when they arrive
 //! - `holder`   claims as their holders know them
-//! - `ledger`   what users were reported and consumers may have received; the laws. `cursors`: dead records; `copies`: sets
+//! - `ledger`   what the answers to users said, and what consumers may have received; the laws. `cursors`: dead records; `copies`: sets
 //!   of occurrences
 //! - `structure` rules of a shard's keys
 //! - `shards`   what each call does to each shard, and what becomes of it when all claims have ended
 //! - `plans`    start states, and how often each event may happen
 //! - `rules`    the twin's verbs, and the same with one rule removed
 //!
-//! One tick of the model's clock is a lease (two where it says so), and as long as any call may take effect. All dues
-//! have come. A caller without an answer repeats its request before any other. Not covered here, but by `side_by_side`:
+//! One tick of the model's clock is one lease (two where a test says so), and the longest time in which a call may take
+//! effect. All dues have come. A caller without an answer repeats its request before any other. Not covered here, but by `side_by_side`:
 //! limits in bytes, counts, traces, the reaper's scan, glance.
 //!
 //! Each plan is searched completely; `make model` searches each with one more of each event.

@@ -50,7 +50,7 @@ impl Topics {
         Ok(Topics { config, metadata_consumer: Arc::new(metadata_consumer) })
     }
 
-    /// Returns when each partition has a leader: brokers learn of a topic a moment after it was made.
+    /// Waits until each partition has a leader: brokers learn of a topic a moment after it was made.
     async fn await_leaders(&self, topic: &str) -> Result<()> {
         loop {
             let (metadata_consumer, name) = (Arc::clone(&self.metadata_consumer), topic.to_owned());
