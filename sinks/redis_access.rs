@@ -63,6 +63,10 @@ fn scheme_of(url: &str) -> Result<(Scheme, &str), SinkError> {
     Ok((scheme, rest))
 }
 
+fn is_of_cluster(target: &Target) -> bool {
+    target.scheme == CLUSTER || target.scheme == CLUSTER_TLS
+}
+
 /// Keep-alive settings of a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct RedisSocket {
@@ -168,7 +172,7 @@ impl RedisAccess {
         if master == Some("") {
             return Err(wrong("the URL of a Redis behind Sentinels names its master".to_owned()));
         }
-        let is_cluster = target.scheme == CLUSTER || target.scheme == CLUSTER_TLS;
+        let is_cluster = is_of_cluster(&target);
         if master.is_none() && !is_cluster && target.hosts.len() > 1 {
             let detail = "a Redis has one host; several hosts are for Sentinels, or for a cluster: `redis+cluster://`";
             return Err(wrong(detail.to_owned()));
@@ -204,7 +208,7 @@ impl RedisAccess {
 
     /// Whether the URL names nodes of a cluster. [`connect_to`](RedisAccess::connect_to) connects to one of them.
     pub fn is_cluster(&self) -> bool {
-        self.target.scheme == CLUSTER || self.target.scheme == CLUSTER_TLS
+        is_of_cluster(&self.target)
     }
 
     /// The hosts in the URL, each with its port.

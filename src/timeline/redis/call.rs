@@ -6,21 +6,21 @@
 //! publish a second message.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use redis::{Cmd, ToRedisArgs, Value};
 use tokio::time::Instant;
 
 use super::RedisTimeline;
-use super::cluster::Redirects;
-use super::expiry::CallExpiry;
+use super::expiry::{CallExpiry, last_send};
+use super::redirects::Redirects;
 use super::reply::Reply;
 use super::routes::Slot;
 use super::session::{CallError, Session, detail};
-use crate::clock::{Clock, ManualClock, RedisClock, Timestamp};
+use super::time::Time;
+use crate::clock::Timestamp;
 use crate::task::{Lane, Shard};
-use crate::timeline::calls::Calls;
 use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{ALL, Code, Script};
 use crate::timeline::{Timeline, TimelineError, Verb};
@@ -32,55 +32,6 @@ const MAX_SENDS: u32 = 3;
 static SHAS: LazyLock<HashMap<Verb, String>> = LazyLock::new(|| {
     ALL.iter().map(|script| (script.verb, redis::Script::new(script.source).get_hash().to_owned())).collect()
 });
-
-/// The clock that scripts use.
-#[derive(Clone)]
-pub(super) enum Time {
-    /// The clock of one server. Every reply updates the estimate of it. Steps are counted.
-    Server(Arc<RedisClock>, Arc<Calls>),
-    /// The clock of a test.
-    Given(Arc<ManualClock>),
-}
-
-impl Time {
-    /// The clock of a server of which nothing is known yet.
-    pub(super) fn of_server(calls: Arc<Calls>) -> Time {
-        Time::Server(Arc::default(), calls)
-    }
-
-    /// The first argument of every script: empty for the server's clock.
-    fn argument(&self) -> String {
-        match self {
-            Time::Server(..) => String::new(),
-            Time::Given(clock) => clock.now().as_millis().to_string(),
-        }
-    }
-
-    /// The clock.
-    pub(super) fn clock(&self) -> Arc<dyn Clock> {
-        match self {
-            Time::Server(clock, _) => clock.clone(),
-            Time::Given(clock) => clock.clone(),
-        }
-    }
-
-    /// The same for another server, of whose clock nothing is known yet.
-    pub(super) fn of_another_server(&self) -> Time {
-        match self {
-            Time::Server(_, calls) => Time::of_server(Arc::clone(calls)),
-            Time::Given(clock) => Time::Given(Arc::clone(clock)),
-        }
-    }
-
-    /// Updates the estimate of the server's clock from a reply.
-    pub(super) fn observe(&self, sent: Instant, micros: i64) {
-        if let Time::Server(clock, calls) = self
-            && let Some(step) = clock.observe(sent, Instant::now(), micros)
-        {
-            calls.clock_stepped(step);
-        }
-    }
-}
 
 /// A call that is ready to send: keys, then arguments.
 pub(super) struct Call {
@@ -172,15 +123,11 @@ impl RedisTimeline {
     /// Sends a call. With `not_after`, it returns [`TimelineError::Unknown`] only after that time.
     pub(super) async fn call(&self, call: Call, not_after: Option<Timestamp>) -> Result<Reply, TimelineError> {
         debug_assert!(call.is_complete(), "`{}` lacks an argument", call.script.verb.as_str());
-        let expiry = |clock| not_after.map(|not_after| CallExpiry::new(clock, not_after));
-        let last_send = expiry(self.clocks[call.slot.number()].clone())
-            .as_ref()
-            .map_or(Instant::now() + self.response_timeout, CallExpiry::last_send);
-        let mut redirects = Redirects::default();
-        let mut sends = 0;
-        // Why the reply to a copy was lost that may have run, and until when such copies can take effect.
-        let mut lost = None;
-        let mut expiries = Vec::new();
+        let last_send = match not_after {
+            Some(not_after) => last_send(self.clocks[call.slot.number()].as_ref(), not_after),
+            None => Instant::now() + self.response_timeout,
+        };
+        let (mut redirects, mut lost, mut sends) = (Redirects::default(), LostReplies::default(), 0);
         loop {
             let session = match call.waits {
                 true => self.nodes.routes.session_by(call.slot, last_send).await,
@@ -188,16 +135,16 @@ impl RedisTimeline {
             };
             let session = match session {
                 Ok(session) => session,
-                Err(reason) => return Err(error_of(TimelineError::Away(reason), lost, expiries).await),
+                Err(reason) => return Err(lost.unknown_or(TimelineError::Away(reason)).await),
             };
             // On the clock of the server that gets the call.
-            let expiry = expiry(session.time.clock());
+            let expiry = not_after.map(|not_after| CallExpiry::new(session.time.clock(), not_after));
             let error = match session.run(&call, self.response_timeout, expiry.as_ref()).await {
                 Ok((sent, value)) => {
                     let mut reply = Reply::read(value).map_err(|error| named(call.script, error))?;
                     session.time.observe(sent, reply.micros);
                     if reply.code != Code::Late {
-                        reply.is_repeated = lost.is_some();
+                        reply.is_repeated = lost.reason.is_some();
                         return Ok(reply);
                     }
                     TimelineError::Late
@@ -211,41 +158,51 @@ impl RedisTimeline {
                 Err(CallError::Unsent(reason)) => TimelineError::Away(reason),
                 Err(CallError::Ended(reason)) => {
                     sends += 1;
-                    (lost, expiries) = (Some(reason), with(expiries, expiry));
+                    lost.add(reason, expiry);
                     if call.repeats && sends < MAX_SENDS && Instant::now() < last_send {
                         continue;
                     }
                     TimelineError::Moving
                 }
                 Err(CallError::Unanswered(reason)) => {
-                    (lost, expiries) = (Some(reason), with(expiries, expiry));
+                    lost.add(reason, expiry);
                     TimelineError::Moving
                 }
             };
-            return Err(error_of(error, lost, expiries).await);
+            return Err(lost.unknown_or(error).await);
         }
     }
 
     /// The error of a repeated call whose reply does not tell what the first copy did.
     pub(super) async fn unknown(&self, shard: Shard, not_after: Timestamp) -> TimelineError {
-        let expiry = CallExpiry::new(self.clock(shard), not_after);
-        let reason = "the connection ended before the first answer".to_owned();
-        error_of(TimelineError::Moving, Some(reason), vec![expiry]).await
+        CallExpiry::new(self.clock(shard), not_after).surely_past().await;
+        TimelineError::Unknown("the connection ended before the first answer".to_owned())
     }
 }
 
-fn with(mut expiries: Vec<CallExpiry>, expiry: Option<CallExpiry>) -> Vec<CallExpiry> {
-    expiries.extend(expiry);
-    expiries
+/// Copies of a call that may have run, and whose replies were lost.
+#[derive(Default)]
+struct LostReplies {
+    /// Why the last one was lost.
+    reason: Option<String>,
+    /// Until when they can take effect.
+    expiries: Vec<CallExpiry>,
 }
 
-/// The error of a call. If the reply to a copy was `lost`, waits until no copy can take effect any more.
-async fn error_of(error: TimelineError, lost: Option<String>, expiries: Vec<CallExpiry>) -> TimelineError {
-    let Some(reason) = lost else { return error };
-    for expiry in expiries {
-        expiry.surely_past().await;
+impl LostReplies {
+    fn add(&mut self, reason: String, expiry: Option<CallExpiry>) {
+        self.reason = Some(reason);
+        self.expiries.extend(expiry);
     }
-    TimelineError::Unknown(reason)
+
+    /// The error of the call. If there are such copies, waits until none can take effect any more.
+    async fn unknown_or(self, error: TimelineError) -> TimelineError {
+        let Some(reason) = self.reason else { return error };
+        for expiry in self.expiries {
+            expiry.surely_past().await;
+        }
+        TimelineError::Unknown(reason)
+    }
 }
 
 impl Session {

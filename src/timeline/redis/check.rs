@@ -9,7 +9,6 @@ use punctual_sinks::{Away, Cause, RedisAccess, redis_access};
 use redis::{Cmd, Value};
 use tokio::time::timeout;
 
-use super::call::Time;
 use super::check_cluster;
 use super::cluster::{self, SlotsError, ask_slots};
 use super::connector::{SOCKET, connection};
@@ -17,6 +16,7 @@ use super::durable::{ConfirmError, can_confirm};
 use super::rights::{self, RightsError};
 use super::server::{Advice, ServerState};
 use super::session::{CallError, Session, detail};
+use super::time::Time;
 use super::{RedisConfig, RedisError, access};
 use crate::task::Shard;
 use crate::timeline::keys::{self, Keys};

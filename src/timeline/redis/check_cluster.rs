@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use punctual_sinks::{Away, Cause, RedisAccess};
 
-use super::call::Time;
 use super::check::{ServerCheck, ServerCheckError, away, check_layout, check_master, refused};
 use super::cluster::{self, Server, SlotAnswer, is_in_cluster, probe};
 use super::connector::{SOCKET, connection};
 use super::server::Advice;
 use super::session::Session;
+use super::time::Time;
 use super::wait_connection::server_process;
 use super::{RedisConfig, RedisError};
 use crate::timeline::keys::Keys;
@@ -120,7 +120,7 @@ async fn find(config: &RedisConfig, access: &RedisAccess, keys: &[Keys]) -> Resu
         let answers = probe(&session, nothing.iter().map(String::as_str), config.response_timeout).await;
         for ((owner, key), answer) in owners.iter_mut().zip(&nothing).zip(answers) {
             match answer {
-                SlotAnswer::Here | SlotAnswer::Moving(_) => {
+                SlotAnswer::Here | SlotAnswer::Moving => {
                     let former = owner.replace(server.clone());
                     let Some(former) = former else { continue };
                     let Some(other) = found.sessions.get(&former) else { continue };
@@ -192,10 +192,7 @@ async fn many_tasks(config: &RedisConfig, session: &Session, keys: &Keys) -> Res
 
 /// The clock of the server minus that of this machine, in microseconds.
 async fn clock_difference(config: &RedisConfig, session: &Session) -> Result<i64, ServerCheckError> {
-    let sent = tokio::time::Instant::now();
-    let answer = session.ask(&redis::cmd("TIME"), config.response_timeout, None).await.map_err(away)?;
-    let (seconds, micros): (i64, i64) = redis::from_redis_value::<(i64, i64)>(answer).unwrap_or_default();
-    session.time.observe(sent, seconds * 1_000_000 + micros);
+    session.ask_time(config.response_timeout).await.map_err(away)?;
     Ok(-session.time.clock().wall_difference_micros().unwrap_or_default())
 }
 

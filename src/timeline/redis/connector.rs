@@ -8,13 +8,13 @@ use punctual_sinks::RedisAccess;
 use punctual_sinks::redis_access::RedisSocket;
 use redis::aio::PubSub;
 use redis::{AsyncConnectionConfig, Value};
-use tokio::time::Instant;
 
 use super::call::load_scripts;
 use super::cluster::{Server, SlotsError, ask_slots, is_in_cluster};
 use super::durable::{ConfirmError, Durability, can_confirm};
 use super::layout::Layout;
-use super::nodes::{Node, Nodes};
+use super::node::Node;
+use super::nodes::Nodes;
 use super::routes::Slot;
 use super::server::advice;
 use super::session::{Confirmations, Session};
@@ -42,8 +42,8 @@ pub(super) struct Connector {
     /// For each slot of the timeline, a key that never exists.
     nothing: Vec<String>,
     strict: bool,
-    /// The channels of wake-ups, by the number of the shard.
-    wake_channels: Vec<String>,
+    /// The channels of wake-ups.
+    wake_channels: Vec<(String, Shard)>,
     pub(super) beat_channel: String,
     pub(super) durability: Durability,
     connect_timeout: Duration,
@@ -57,7 +57,7 @@ impl Connector {
             layout,
             nothing: cluster::slots(&config.namespace, keys),
             strict: config.strict,
-            wake_channels: keys.iter().map(Keys::wake).collect(),
+            wake_channels: keys.iter().map(Keys::wake).zip(Shard::all(config.shards)).collect(),
             beat_channel: keys::beats(&config.namespace),
             durability: config.durability,
             connect_timeout: config.connect_timeout,
@@ -87,18 +87,17 @@ impl Connector {
 
     /// The shard of a channel of wake-ups.
     pub(super) fn shard_of(&self, channel: &str) -> Option<Shard> {
-        let number = self.wake_channels.iter().position(|name| name == channel)?;
-        Shard::all(u16::MAX).nth(number)
+        self.wake_channels.iter().find(|(name, _)| name == channel).map(|(_, shard)| *shard)
     }
 
     /// The channels of wake-ups of these slots. The slot of the namespace has no channel.
     pub(super) fn channels<'a>(&'a self, slots: &'a [Slot]) -> impl Iterator<Item = &'a str> {
-        slots.iter().filter_map(|slot| self.wake_channels.get(slot.number()).map(String::as_str))
+        slots.iter().filter_map(|slot| self.wake_channels.get(slot.number()).map(|(name, _)| name.as_str()))
     }
 
     /// Opens the connection for commands and checks the server. A lasting fault that is found before all shards were up
-    /// refuses this Redis for good, and another layout always does. Later it waits while the server does not serve all slots. A later server that cannot
-    /// confirm writes still serves all calls that need no confirmation.
+    /// refuses this Redis for good, and another layout always does. Later it waits while the server does not serve all
+    /// slots, and a server that cannot confirm writes still serves all calls that need no confirmation.
     pub(super) async fn open(&self, nodes: &Arc<Nodes>, node: &Arc<Node>) -> Result<Session, String> {
         let first = !nodes.routes.were_all_up();
         let connecting = match &node.server {
@@ -138,7 +137,7 @@ impl Connector {
             self.layout.publish(checked.clone());
         }
         checked.map_err(|error| error.to_string())?;
-        self.ask_time(&session).await?;
+        session.ask_time(self.response_timeout).await.map_err(|failure| failure.to_string())?;
         Ok(session)
     }
 
@@ -224,15 +223,6 @@ impl Connector {
             Ok(made) => made.map_err(|error| error.to_string()),
             Err(_) => Err(format!("no answer within {:?}", self.connect_timeout)),
         }
-    }
-
-    /// Takes the first sample of the server's clock. Before that the estimate has no bound.
-    async fn ask_time(&self, session: &Session) -> Result<(), String> {
-        let sent = Instant::now();
-        let time = self.ask(session, &redis::cmd("TIME")).await?;
-        let (seconds, micros): (i64, i64) = redis::from_redis_value(time).map_err(|error| error.to_string())?;
-        session.time.observe(sent, seconds * 1_000_000 + micros);
-        Ok(())
     }
 
     pub(super) async fn ask(&self, session: &Session, command: &redis::Cmd) -> Result<Value, String> {

@@ -16,6 +16,11 @@ const DOUBT_MAX: Duration = Duration::from_secs(5);
 /// A call is sent at least this long before its `not_after`, so that its reply can arrive in time.
 const REPLY_TIME: Duration = Duration::from_millis(100);
 
+/// When a call may be sent for the last time.
+pub(super) fn last_send(clock: &dyn Clock, not_after: Timestamp) -> Instant {
+    Instant::now() + not_after.plus(ROUNDING).since(clock.now()).saturating_sub(REPLY_TIME)
+}
+
 /// Waits until a call can no longer take effect.
 pub(super) struct CallExpiry {
     clock: Arc<dyn Clock>,
@@ -30,11 +35,6 @@ impl CallExpiry {
         let doubt = clock.uncertainty().saturating_mul(2).min(DOUBT_MAX) + Duration::from_secs(1);
         let bound = Instant::now() + not_after.since(clock.now()) + doubt;
         CallExpiry { clock, not_after, bound }
-    }
-
-    /// When the call may be sent for the last time.
-    pub(super) fn last_send(&self) -> Instant {
-        Instant::now() + self.not_after.since(self.clock.now()).saturating_sub(REPLY_TIME)
     }
 
     /// Waits until `not_after` has passed on the server's clock.

@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 use super::RedisError;
 use super::connector::Connector;
-use super::nodes::{Node, Nodes};
+use super::node::Node;
+use super::nodes::Nodes;
 use super::routes::Slot;
 use super::session::Session;
 use crate::clock::{Backoff, Timestamp};

@@ -18,9 +18,11 @@ mod expiry;
 mod layout;
 mod link;
 mod moves;
+mod node;
 mod nodes;
 mod pauses;
 mod put;
+mod redirects;
 mod reply;
 mod request;
 mod rights;
@@ -30,6 +32,7 @@ mod scan;
 mod server;
 mod session;
 mod settle;
+mod time;
 mod verbs;
 mod wait_connection;
 
@@ -40,9 +43,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
-use tokio::time::Instant;
 
-use self::call::Time;
 pub use self::check::{ServerCheck, ServerCheckError, check_server};
 use self::config::access;
 pub use self::config::{NOT_SET_UP, RedisConfig, RedisError};
@@ -57,6 +58,7 @@ use self::routed_clock::RoutedClock;
 use self::routes::Slot;
 pub use self::server::{Advice, ServerState};
 use self::settle::SettleCall;
+use self::time::Time;
 use self::verbs::{Cancel, Extend, Get};
 use super::calls::{Calls, Verb};
 use super::keys::{self, Keys};
@@ -202,33 +204,6 @@ impl RedisTimeline {
         self.lanes.lock().clone()
     }
 
-    /// See [`Layout::allow_pauses`]. Does nothing if the stored layout allows them, or if `exists` finds nothing to pause:
-    /// a mistyped id must not make older versions refuse this Redis. Returns whether pauses are allowed.
-    async fn allow_pauses(
-        &self,
-        exists: impl Future<Output = Result<bool, TimelineError>> + Send,
-    ) -> Result<bool, TimelineError> {
-        let (routes, until) = (&self.nodes.routes, Instant::now() + self.response_timeout);
-        let namespace = routes.namespace();
-        let mut session = routes.session_by(namespace, until).await.map_err(TimelineError::Away)?;
-        let mut allowed = self.layout.allows_pauses(&session).await;
-        if let Err(TimelineError::Away(detail)) = &allowed
-            && self.nodes.is_cluster()
-        {
-            // Another node may have the layout now.
-            routes.away(namespace, &session, detail);
-            session = routes.session_by(namespace, until).await.map_err(TimelineError::Away)?;
-            allowed = self.layout.allows_pauses(&session).await;
-        }
-        if allowed? {
-            return Ok(true);
-        }
-        if !exists.await? {
-            return Ok(false);
-        }
-        self.layout.allow_pauses(&session).await.map(|()| true)
-    }
-
     fn remember(&self, lane: &Lane) {
         let mut lanes = self.lanes.lock();
         if lanes.len() < MAX_LANES_REMEMBERED && !lanes.contains(lane) {
@@ -251,10 +226,7 @@ impl Timeline for RedisTimeline {
     }
 
     fn any_clock(&self) -> Arc<dyn Clock> {
-        match self.nodes.routes.any_session() {
-            Ok(session) => session.time.clock(),
-            Err(_) => Arc::clone(&self.clocks[self.nodes.routes.namespace().number()]),
-        }
+        Arc::clone(&self.clocks[self.nodes.routes.any().number()])
     }
 
     fn shards(&self) -> u16 {
@@ -279,7 +251,8 @@ impl Timeline for RedisTimeline {
     }
 
     async fn send_beat(&self, beat: String) -> Result<(), TimelineError> {
-        let session = self.nodes.routes.any_session().map_err(TimelineError::Away)?;
+        let routes = &self.nodes.routes;
+        let session = routes.session(routes.any()).map_err(TimelineError::Away)?;
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(&self.beat_channel).arg(beat);
         let sent = session.ask(&publish, self.response_timeout, None).await;

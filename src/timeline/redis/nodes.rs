@@ -12,14 +12,15 @@ use tokio::sync::{Notify, broadcast};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::call::Time;
-use super::cluster::{Server, SlotAnswer, probe};
+use super::cluster::{IS_MOVING, Server, SlotAnswer, probe};
 use super::connector::Connector;
 use super::durable::Durability;
 use super::link;
+use super::node::Node;
 use super::routes::{Routes, Slot};
 use super::server::{Advice, advice};
 use super::session::{CallError, Session};
+use super::time::Time;
 use crate::timeline::Wake;
 use crate::timeline::calls::Calls;
 
@@ -45,24 +46,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A node without slots is closed after this time.
 const UNUSED_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// One server of the timeline.
-pub(super) struct Node {
-    /// Its number, from 0, never used twice.
-    pub(super) number: u64,
-    /// For logs and errors, without user and password.
-    pub(super) address: String,
-    /// Where it is, in a cluster; otherwise the URL says so.
-    pub(super) server: Option<Server>,
-    /// Its clock.
-    pub(super) time: Time,
-    /// Its connection for commands.
-    pub(super) session: Mutex<Option<Session>>,
-    /// Notified when a slot is assigned to it.
-    pub(super) assigned: Notify,
-    /// Notified when it should try to connect at once.
-    pub(super) retry: Notify,
-}
 
 /// The servers of the timeline, and which of them has which slot.
 pub(super) struct Nodes {
@@ -97,13 +80,6 @@ impl OpenNode {
     fn close(&self) {
         self.task.abort();
         *self.node.session.lock() = None;
-    }
-}
-
-impl Node {
-    /// A reason for a log or an error, with the address.
-    pub(super) fn failure(&self, reason: &str) -> String {
-        format!("redis at `{}`: {reason}", self.address)
     }
 }
 
@@ -192,7 +168,7 @@ impl Nodes {
         for (slot, answer) in slots.iter().zip(answers).filter(|(slot, _)| is_open(slot)) {
             match answer {
                 SlotAnswer::Here => self.routes.assign(*slot, node),
-                SlotAnswer::Moving(detail) => self.routes.assign_away(*slot, node, &node.failure(&detail)),
+                SlotAnswer::Moving => self.routes.assign_away(*slot, node, &node.failure(IS_MOVING)),
                 SlotAnswer::At(server) => self.moved(*slot, server),
                 SlotAnswer::Unknown(detail) => {
                     tracing::debug!(?slot, node = node.address, detail, "a node does not say who has a slot");

@@ -1,5 +1,8 @@
 //! The requests that pause or resume a task or a lane.
 
+use tokio::time::Instant;
+
+use super::RedisTimeline;
 use super::call::Call;
 use super::reply::Reply;
 use super::request::Request;
@@ -95,5 +98,34 @@ impl Request for PauseLane<'_> {
             _ => return Err(reply.unexpected()),
         };
         Ok(LanePauseAnswer { result, in_flight: reply.fields().count()? })
+    }
+}
+
+impl RedisTimeline {
+    /// See [`Layout::allow_pauses`]. Does nothing if the stored layout allows them, or if `exists` finds nothing to pause:
+    /// a mistyped id must not make older versions refuse this Redis. Returns whether pauses are allowed.
+    pub(super) async fn allow_pauses(
+        &self,
+        exists: impl Future<Output = Result<bool, TimelineError>> + Send,
+    ) -> Result<bool, TimelineError> {
+        let (routes, until) = (&self.nodes.routes, Instant::now() + self.response_timeout);
+        let namespace = routes.namespace();
+        let mut session = routes.session_by(namespace, until).await.map_err(TimelineError::Away)?;
+        let mut allowed = self.layout.allows_pauses(&session).await;
+        if let Err(TimelineError::Away(detail)) = &allowed
+            && self.nodes.is_cluster()
+        {
+            // Another node may have the layout now.
+            routes.away(namespace, &session, detail);
+            session = routes.session_by(namespace, until).await.map_err(TimelineError::Away)?;
+            allowed = self.layout.allows_pauses(&session).await;
+        }
+        if allowed? {
+            return Ok(true);
+        }
+        if !exists.await? {
+            return Ok(false);
+        }
+        self.layout.allow_pauses(&session).await.map(|()| true)
     }
 }

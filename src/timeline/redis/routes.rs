@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::nodes::Node;
+use super::node::Node;
 use super::session::Session;
 use crate::task::Shard;
 use crate::timeline::Link;
@@ -69,7 +69,7 @@ pub(super) struct SlotRoute {
     pub(super) timed_by: Option<Arc<Node>>,
     /// Whether the slot is away although its node is connected, because that refuses its calls.
     is_refused: bool,
-    /// Why there is none.
+    /// Why there is no connection.
     detail: String,
     away_since: Option<Instant>,
     /// Whether the node's subscription includes the wake-ups of the slot.
@@ -169,12 +169,15 @@ impl Routes {
         self.session(slot)
     }
 
-    /// A connection to any node, if possible to one that answers.
-    pub(super) fn any_session(&self) -> Result<Session, String> {
-        let mut usable = self.all().filter_map(|slot| self.session(slot).ok());
-        let first = usable.next();
-        let answers = first.iter().cloned().chain(usable).find(|session| !session.is_silent());
-        answers.or(first).map_or_else(|| self.session(self.namespace()), Ok)
+    /// A slot whose node answers; if there is none, one whose node is connected; else any.
+    pub(super) fn any(&self) -> Slot {
+        let usable = |slot: &Slot| self.slots[slot.0].route.borrow().usable().is_some();
+        self.all().find(|slot| self.is_well(*slot)).or_else(|| self.all().find(usable)).unwrap_or(self.namespace())
+    }
+
+    /// Whether the node of a slot is connected and answers.
+    fn is_well(&self, slot: Slot) -> bool {
+        self.slots[slot.0].route.borrow().usable().is_some_and(|session| !session.is_silent())
     }
 
     /// Whether all links have been up at the same time.
@@ -189,11 +192,7 @@ impl Routes {
 
     /// The slots without a usable connection, and those whose node has left a call without an answer.
     pub(super) fn wanted(&self) -> Vec<Slot> {
-        let is_well = |slot: &Slot| {
-            let route = self.slots[slot.0].route.borrow();
-            route.usable().is_some_and(|session| !session.is_silent())
-        };
-        self.all().filter(|slot| !is_well(slot)).collect()
+        self.all().filter(|slot| !self.is_well(*slot)).collect()
     }
 
     /// The result of the first attempt to connect. If several servers can be tried, the others get a while once one has

@@ -8,10 +8,11 @@ use punctual_sinks::redis_access::Commands;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ServerError, Value};
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::call::Time;
 use super::expiry::CallExpiry;
+use super::time::Time;
 use super::wait_connection::WaitConnection;
 
 /// After this many response timeouts in a row the connection is given up.
@@ -119,6 +120,16 @@ impl Session {
 
     pub(super) fn reason(&self) -> String {
         self.reason.get().cloned().unwrap_or_default()
+    }
+
+    /// Takes a sample of the server's clock. Before the first one the estimate has no bound.
+    pub(super) async fn ask_time(&self, timeout: Duration) -> Result<(), CallError> {
+        let sent = Instant::now();
+        let time = self.ask(&redis::cmd("TIME"), timeout, None).await?;
+        let time = redis::from_redis_value::<(i64, i64)>(time);
+        let (seconds, micros) = time.map_err(|error| CallError::Unanswered(error.to_string()))?;
+        self.time.observe(sent, seconds * 1_000_000 + micros);
+        Ok(())
     }
 
     /// Sends a command and waits for the reply until `timeout` has passed or `expiry` ends, whichever is later.

@@ -18,7 +18,8 @@ use tokio::time::{Instant, timeout_at};
 use super::cluster::IS_MOVING;
 use super::connector::Connector;
 use super::durable::{Durability, MAX_WAIT};
-use super::nodes::{Node, Nodes};
+use super::node::Node;
+use super::nodes::Nodes;
 use super::session::{CallError, Session};
 
 /// Writes a field and deletes it again, so that nothing is left. It begins with HDEL because a full Redis allows HDEL
