@@ -21,12 +21,12 @@ fn a_replica_takes_the_place_of_a_killed_master() {
     let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
     under_load(&mut instance, &load, |instance| {
         cluster.nodes[0].server.kill();
-        instance.until("degraded", |instance| stats(instance)["timeline"]["status"] == "degraded");
+        until_status(instance, "degraded");
         assert_eq!(instance.api().ready().expect("an answer").status, 200);
         cluster.until_master(3, true);
         // With `replica`, the new master confirms nothing before it has a replica.
         cluster.nodes[0].server.restart();
-        instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+        until_status(instance, "up");
     });
     check("a master killed", &instance, &load, &sink);
 }
@@ -37,8 +37,7 @@ fn a_master_without_a_replica_takes_its_own_shards_along_and_no_others() {
     if !have("redis-server") || !have("redis-cli") {
         return;
     }
-    let more = ["--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always"];
-    let (mut cluster, sink) = (Cluster::start_with(0, &more), RedisServer::start(&[]));
+    let (mut cluster, sink) = (Cluster::start_durable(), RedisServer::start(&[]));
     let mut instance = Punctual::start(&config(&cluster, &sink, ""));
     let (lost, kept) = (shards_of(&cluster, 0), shards_of(&cluster, 1));
     let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
@@ -55,7 +54,7 @@ fn a_master_without_a_replica_takes_its_own_shards_along_and_no_others() {
             assert_eq!(instance.api().send("DELETE", &format!("/v1/tasks/{id}"), None).expect("an answer").status, 200);
         }
         cluster.nodes[0].server.restart();
-        instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+        until_status(instance, "up");
     });
     check("a master away", &instance, &load, &sink);
 }
@@ -87,7 +86,7 @@ fn a_master_that_stands_still_delays_no_task_of_others() {
     let arrived = patient(Duration::from_secs(30), || read_stream(sink.server.port, "out").len() == number);
     assert!(arrived, "{} of {number}", read_stream(sink.server.port, "out").len());
     cluster.nodes[0].server.signal("CONT");
-    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    until_status(&mut instance, "up");
     check("a master stands still", &instance, &load, &sink);
 }
 
@@ -100,7 +99,7 @@ fn a_master_that_comes_back_empty_is_an_error_with_the_number_of_its_tasks() {
     let (mut cluster, sink) = (Cluster::start(0), RedisServer::start(&[]));
     let mut instance = Punctual::start(&config(&cluster, &sink, ""));
     // Not the node of the layout, whose loss is reported as that of the timeline.
-    let layout = cluster.master_of(cluster.nodes[0].slot("punctual:{default}:layout"), 0);
+    let layout = layout_node(&cluster);
     let master = (layout + 1) % 3;
     let shard = shards_of(&cluster, master)[0];
     for number in 0..3 {
@@ -145,9 +144,8 @@ fn an_instance_waits_for_the_node_that_has_the_layout() {
     if !have("redis-server") {
         return;
     }
-    let more = ["--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always"];
-    let (mut cluster, sink) = (Cluster::start_with(0, &more), RedisServer::start(&[]));
-    let layout = cluster.master_of(cluster.nodes[0].slot("punctual:{default}:layout"), 0);
+    let (mut cluster, sink) = (Cluster::start_durable(), RedisServer::start(&[]));
+    let layout = layout_node(&cluster);
     let other = shards_of(&cluster, (layout + 1) % 3)[0];
     cluster.nodes[layout].server.kill();
     let mut instance = Punctual::start_unready(&config(&cluster, &sink, ""));
@@ -155,14 +153,14 @@ fn an_instance_waits_for_the_node_that_has_the_layout() {
     assert!(refused.status == 503 && refused.json()["code"] == "timeline_unavailable", "{refused:?}");
     assert_eq!(instance.api().ready().expect("an answer").status, 503);
     cluster.nodes[layout].server.restart();
-    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    until_status(&mut instance, "up");
     assert_eq!(instance.api().put(&id_in(other, "early"), LATER).expect("an answer").status, 201);
     // Once it is known, the others go on without it.
     cluster.nodes[layout].server.kill();
-    instance.until("degraded", |instance| stats(instance)["timeline"]["status"] == "degraded");
+    until_status(&mut instance, "degraded");
     assert_eq!(instance.api().put(&id_in(other, "later"), LATER).expect("an answer").status, 201);
     cluster.nodes[layout].server.restart();
-    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    until_status(&mut instance, "up");
 }
 
 /// Takes more than five seconds: a replica takes over after the node timeout.
@@ -172,7 +170,7 @@ fn an_instance_that_starts_during_a_failover_finds_the_new_master_of_the_layout(
         return;
     }
     let (mut cluster, sink) = (Cluster::start(1), RedisServer::start(&[]));
-    let layout = cluster.master_of(cluster.nodes[0].slot("punctual:{default}:layout"), 0);
+    let layout = layout_node(&cluster);
     let (other, replica) = ((layout + 1) % 3, layout + 3);
     cluster.nodes[layout].server.kill();
     // Neither host of the URL is the replica.
@@ -180,7 +178,7 @@ fn an_instance_that_starts_during_a_failover_finds_the_new_master_of_the_layout(
     let url = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", port(layout), port(other));
     let mut instance = Punctual::start_unready(&config_of(&url, &sink, ""));
     cluster.until_master(replica, true);
-    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    until_status(&mut instance, "up");
     assert_eq!(instance.api().put("a", LATER).expect("an answer").status, 201);
 }
 
@@ -209,20 +207,19 @@ fn a_cluster_that_was_away_as_a_whole_is_found_again() {
     if !have("redis-server") || !have("redis-cli") {
         return;
     }
-    let more = ["--cluster-require-full-coverage", "no", "--appendonly", "yes", "--appendfsync", "always"];
-    let (mut cluster, sink) = (Cluster::start_with(0, &more), RedisServer::start(&[]));
+    let (mut cluster, sink) = (Cluster::start_durable(), RedisServer::start(&[]));
     let mut instance = Punctual::start(&config(&cluster, &sink, ""));
     let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
     under_load(&mut instance, &load, |instance| {
         cluster.nodes.iter_mut().for_each(|node| node.server.kill());
-        instance.until("down", |instance| stats(instance)["timeline"]["status"] == "down");
+        until_status(instance, "down");
         assert_eq!(instance.api().ready().expect("an answer").status, 503);
         let before = instance.log().lines().count();
         std::thread::sleep(Duration::from_secs(3));
         let lines = instance.log().lines().count() - before;
         assert!(lines < 30, "{lines} lines in 3 s: {}", instance.log());
         cluster.nodes.iter_mut().for_each(|node| node.server.restart());
-        instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+        until_status(instance, "up");
     });
     check("the whole cluster away", &instance, &load, &sink);
 }
@@ -246,7 +243,7 @@ fn a_new_master_whose_clock_is_behind_decides_the_time_of_its_shards() {
         cluster.nodes[0].server.kill();
         cluster.until_master(3, true);
         cluster.nodes[0].server.restart();
-        instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+        until_status(instance, "up");
         let before = claims(instance);
         std::thread::sleep(Duration::from_secs(3));
         // A claimer on the wrong clock would ask again and again for what is not due.
@@ -280,7 +277,7 @@ fn calls_wait_while_a_cluster_that_requires_full_coverage_is_down() {
     // The cluster is down for about a second, and puts wait for up to two.
     assert!(refused < 5, "{refused} of {number} refused: {}", load.answers());
     cluster.until_master(3, true);
-    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    until_status(&mut instance, "up");
     check("full coverage", &instance, &load, &sink);
 }
 
@@ -305,12 +302,12 @@ fn a_shard_whose_node_one_instance_cannot_reach_is_served_by_the_other() {
     let mut two = Punctual::start(&config_of(&url(node.server.port), &sink, ""));
     two.until("aware of the other", |two| two.api().metric("punctual_instances") == 2.0);
     cut.store(true, Ordering::Relaxed);
-    one.until("degraded", |one| stats(one)["timeline"]["status"] == "degraded");
+    until_status(&mut one, "degraded");
     let load = Load::new(vec![two.api()], &clock_of(&node), "default", "out");
     for number in 0..200 {
         assert!(load.put_as(&id_in(number % (SHARDS / 2), &format!("n{number}")), 500));
     }
     check("a node that one instance cannot reach", &two, &load, &sink);
     cut.store(false, Ordering::Relaxed);
-    one.until("up", |one| stats(one)["timeline"]["status"] == "up");
+    until_status(&mut one, "up");
 }

@@ -90,7 +90,7 @@ fn the_documented_steps_lead_from_one_redis_to_a_cluster_and_lose_nothing() {
     let cluster = Cluster { nodes: std::iter::once(first).chain(others).collect() };
     let mut instance = Punctual::start(&settings(&cluster.url()));
     let load = load.on(vec![instance.api()]);
-    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    until_status(&mut instance, "up");
     (0..200).for_each(|_| _ = load.put_next());
     let masters: std::collections::BTreeSet<usize> =
         (0..FEW_SHARDS).map(|shard| cluster.master_of(cluster.slot(shard), 0)).collect();

@@ -66,6 +66,16 @@ fn stats(instance: &Punctual) -> Value {
     instance.api().send("GET", "/v1/stats", None).expect("an answer").json()
 }
 
+/// Waits until the timeline has this status.
+fn until_status(instance: &mut Punctual, status: &str) {
+    instance.until(status, |instance| stats(instance)["timeline"]["status"] == status);
+}
+
+/// The number of the node that has the layout.
+fn layout_node(cluster: &Cluster) -> usize {
+    cluster.master_of(cluster.nodes[0].slot("punctual:{default}:layout"), 0)
+}
+
 /// Waits until nothing waits or is in flight, and checks that the published messages equal the ledger.
 fn check(name: &str, instance: &Punctual, load: &Load, sink: &RedisServer) {
     let is_empty = || {

@@ -70,7 +70,7 @@ fn a_slot_that_is_left_between_two_nodes_takes_no_other_shard_along() {
     assert_eq!(instance.api().put(&stuck, LATER).expect("an answer").status, 201);
     to.cluster(&["SETSLOT", &slot, "IMPORTING", &from.node_id()]);
     from.cluster(&["SETSLOT", &slot, "MIGRATING", &to.node_id()]);
-    instance.until("degraded", |instance| stats(instance)["timeline"]["status"] == "degraded");
+    until_status(&mut instance, "degraded");
     let ready = instance.api().ready().expect("an answer");
     assert_eq!(ready.status, 200, "{ready:?}");
     let said = stats(&instance);
@@ -82,7 +82,7 @@ fn a_slot_that_is_left_between_two_nodes_takes_no_other_shard_along() {
     // Somebody mends the cluster.
     from.cluster(&["SETSLOT", &slot, "STABLE"]);
     to.cluster(&["SETSLOT", &slot, "STABLE"]);
-    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    until_status(&mut instance, "up");
     assert_eq!(instance.api().put(&stuck, LATER).expect("an answer").status, 200);
 }
 
@@ -120,5 +120,5 @@ fn two_nodes_that_name_each_other_end_in_an_error_and_harm_no_other_shard() {
     assert!((4.0..4000.0).contains(&redirects), "{redirects}");
     wrong.store(false, Ordering::Relaxed);
     assert!(patient(PUBLISH_LIMIT, || put(&there).status == 200));
-    instance.until("up", |instance| stats(instance)["timeline"]["status"] == "up");
+    until_status(&mut instance, "up");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use punctual_lab::servers::start_redis_cluster;
+use punctual_lab::servers::{KEEPS_EVERYTHING, start_redis_cluster};
 use punctual_lab::testing::block_on;
 
 use super::patient;
@@ -22,6 +22,12 @@ impl Cluster {
     /// Starts three masters, each with this many replicas. Masters whose slots are covered serve while others are not.
     pub(crate) fn start(replicas: usize) -> Cluster {
         Cluster::start_with(replicas, &["--cluster-require-full-coverage", "no"])
+    }
+
+    /// Starts three masters without replicas that keep everything through a kill -9.
+    pub(crate) fn start_durable() -> Cluster {
+        let options = [&["--cluster-require-full-coverage", "no"], KEEPS_EVERYTHING].concat();
+        Cluster::start_with(0, &options)
     }
 
     /// Starts three masters with these options.

@@ -1,11 +1,13 @@
 //! redis-server for tests, and a plain synchronous connection to it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use punctual_lab::servers::redis_options;
+use punctual_lab::servers::{move_redis_slot, redis_options, start_redis_node};
+use punctual_lab::testing::block_on;
 
 use super::certificates::Certificates;
-use super::server::{Server, free_port};
+use super::server::Server;
 
 /// A redis-server for one test.
 pub(crate) struct RedisServer {
@@ -19,12 +21,9 @@ impl RedisServer {
         RedisServer { server: Server::start("redis-server", |port, dir| redis_options(port, dir, more)) }
     }
 
-    /// Starts a server in cluster mode without slots. Its cluster bus gets a free port, too. By default Redis takes the
-    /// port 10 000 above the first. Another process may use that one, and Redis then exits after the first port has
-    /// answered.
+    /// Starts a server in cluster mode without slots.
     pub(crate) fn start_node(more: &[&str]) -> RedisServer {
-        let bus = free_port().to_string();
-        RedisServer::start(&[&["--cluster-enabled", "yes", "--cluster-port", &bus], more].concat())
+        RedisServer { server: Server::of(async || start_redis_node(more, &[]).await) }
     }
 
     /// Starts a server in cluster mode that has all slots.
@@ -52,24 +51,11 @@ impl RedisServer {
         masters
     }
 
-    /// Moves a slot with its keys to another node of its cluster, as `redis-cli --cluster reshard` does.
+    /// Moves a slot with its keys to another node of its cluster.
     pub(crate) fn move_slot(&self, slot: u16, to: &RedisServer) {
-        let (slot, from_id, to_id) = (slot.to_string(), self.node_id(), to.node_id());
-        to.cluster(&["SETSLOT", &slot, "IMPORTING", &from_id]);
-        self.cluster(&["SETSLOT", &slot, "MIGRATING", &to_id]);
-        let mut connection = self.connect();
-        loop {
-            let mut command = ::redis::cmd("CLUSTER");
-            let keys: Vec<String> =
-                command.arg("GETKEYSINSLOT").arg(&slot).arg(100).query(&mut connection).expect("keys");
-            if keys.is_empty() {
-                break;
-            }
-            let mut migrate = ::redis::cmd("MIGRATE");
-            migrate.arg("127.0.0.1").arg(to.server.port).arg("").arg(0).arg(5000).arg("KEYS").arg(keys);
-            migrate.exec(&mut connection).expect("keys move");
-        }
-        [to, self].iter().for_each(|node| node.cluster(&["SETSLOT", &slot, "NODE", &to_id]));
+        let moved =
+            block_on(async || move_redis_slot(slot, self.server.inner(), to.server.inner(), Duration::ZERO).await);
+        moved.unwrap_or_else(|error| panic!("{error:#}"));
     }
 
     /// Assigns slots that no node has.
@@ -99,7 +85,7 @@ impl RedisServer {
     /// Waits until `CLUSTER INFO` has this line.
     pub(crate) fn until_cluster_info(&self, line: &str) {
         let mut connection = self.connect();
-        let reported = super::patient(std::time::Duration::from_secs(60), || {
+        let reported = super::patient(Duration::from_secs(60), || {
             let info: String = ::redis::cmd("CLUSTER").arg("INFO").query(&mut connection).expect("cluster info");
             info.contains(line)
         });

@@ -32,7 +32,7 @@ pub use nats::start_nats;
 pub use program::Program;
 pub use rabbitmq::{RabbitOptions, rabbitmqctl, start_rabbitmq};
 pub use redis::{KEEPS_EVERYTHING, redis_options, start_redis};
-pub use redis_cluster::start_redis_cluster;
+pub use redis_cluster::{move_redis_slot, start_redis_cluster, start_redis_node};
 pub use remove::remove;
 
 /// How often to try other ports, because another program may take a free one in between.

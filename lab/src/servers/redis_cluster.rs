@@ -33,7 +33,7 @@ pub async fn start_redis_cluster(
 ) -> anyhow::Result<Vec<Server>> {
     let mut nodes = Vec::new();
     for number in 0..masters * (1 + replicas) {
-        nodes.push(start_node(options, if number < masters { &[] } else { environment }).await?);
+        nodes.push(start_redis_node(options, if number < masters { &[] } else { environment }).await?);
     }
     let mut connections = Vec::new();
     for node in &nodes {
@@ -81,9 +81,44 @@ pub async fn start_redis_cluster(
     Ok(nodes)
 }
 
+/// Moves a slot with its keys to another node of its cluster, as `redis-cli --cluster reshard` does. Stops for `pause`
+/// after the first key.
+///
+/// # Errors
+/// If a command fails. The slot is then left between both.
+pub async fn move_redis_slot(slot: u16, from: &Server, to: &Server, pause: Duration) -> anyhow::Result<()> {
+    let (mut source, mut target) = (connect(from).await?, connect(to).await?);
+    let from_id: String = cluster(&mut source, &["MYID"]).await?;
+    let to_id: String = cluster(&mut target, &["MYID"]).await?;
+    let slot = slot.to_string();
+    cluster::<()>(&mut target, &["SETSLOT", &slot, "IMPORTING", &from_id]).await?;
+    cluster::<()>(&mut source, &["SETSLOT", &slot, "MIGRATING", &to_id]).await?;
+    let mut pause = Some(pause).filter(|pause| !pause.is_zero());
+    loop {
+        let count = if pause.is_some() { "1" } else { "100" };
+        let keys: Vec<String> = cluster(&mut source, &["GETKEYSINSLOT", &slot, count]).await?;
+        if keys.is_empty() {
+            break;
+        }
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate.arg("127.0.0.1").arg(to.port).arg("").arg(0).arg(5000).arg("KEYS").arg(keys);
+        migrate.exec_async(&mut source).await.context("MIGRATE")?;
+        if let Some(pause) = pause.take() {
+            sleep(pause).await;
+        }
+    }
+    for connection in [&mut target, &mut source] {
+        cluster::<()>(connection, &["SETSLOT", &slot, "NODE", &to_id]).await?;
+    }
+    Ok(())
+}
+
 /// Starts a node without slots. Its cluster bus gets a free port, too. By default Redis takes the port 10 000 above the
 /// first. Another process may use that one, and Redis then exits after the first port has answered.
-async fn start_node(options: &[&str], environment: &[String]) -> anyhow::Result<Server> {
+///
+/// # Errors
+/// If it cannot be started.
+pub async fn start_redis_node(options: &[&str], environment: &[String]) -> anyhow::Result<Server> {
     let bus = free_port()?.to_string();
     start_redis_in(environment, &[&["--cluster-enabled", "yes", "--cluster-port", &bus], options].concat()).await
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::plan::ClusterFault;
 use super::timeline_servers::command;
-use crate::servers::Server;
+use crate::servers::{Server, move_redis_slot};
 
 /// How long a master may be silent until its replica takes its place.
 pub(super) const NODE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -21,9 +21,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the cluster may take until it is whole again.
 const WHOLE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Number of keys that are moved in one step.
-const MOVED_AT_ONCE: &str = "100";
 
 /// A node as another one sees it.
 struct NodeView {
@@ -69,34 +66,14 @@ impl Cluster {
         self.0[number].revive().await
     }
 
-    /// Moves the slot of a key to another master. Stops for a while after the first keys.
+    /// Moves the slot of a key to another master. Stops for a while after the first key.
     async fn move_slot(&self, nodes: &[NodeView], choice: usize, key: &str, pause: Duration) -> Result<()> {
         let slot: u16 = self.run(0, &["CLUSTER", "KEYSLOT", key]).await?;
         let has = |node: &&NodeView| node.slots.iter().any(|(first, last)| (*first..=*last).contains(&slot));
         let from = nodes.iter().filter(|node| node.is_master).find(has).context("no node has the slot")?;
         let others: Vec<&NodeView> = nodes.iter().filter(|node| node.is_master && node.id != from.id).collect();
         let to = others.get(choice % others.len().max(1)).context("no other master")?;
-        let (slot, port) = (slot.to_string(), self.0[to.number].port.to_string());
-        self.run::<()>(to.number, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from.id]).await?;
-        self.run::<()>(from.number, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to.id]).await?;
-        let mut pause = Some(pause);
-        loop {
-            let keys: Vec<String> = self.run(from.number, &["CLUSTER", "GETKEYSINSLOT", &slot, MOVED_AT_ONCE]).await?;
-            if keys.is_empty() {
-                break;
-            }
-            let moved = if pause.is_some() { &keys[..1] } else { &keys[..] };
-            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-            migrate.extend(moved.iter().map(String::as_str));
-            self.run::<redis::Value>(from.number, &migrate).await?;
-            if let Some(pause) = pause.take() {
-                sleep(pause).await;
-            }
-        }
-        for number in [to.number, from.number] {
-            self.run::<()>(number, &["CLUSTER", "SETSLOT", &slot, "NODE", &to.id]).await?;
-        }
-        Ok(())
+        move_redis_slot(slot, &self.0[from.number], &self.0[to.number], pause).await
     }
 
     /// Waits until all nodes agree that all slots are served, and every master has a replica that follows it.
