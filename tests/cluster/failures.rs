@@ -70,9 +70,10 @@ fn a_master_that_stands_still_delays_no_task_of_others() {
     let mut instance = Punctual::start(&config(&cluster, &sink, ""));
     let (still, others) = (shards_of(&cluster, 0), shards_of(&cluster, 1));
     let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
+    // Its claimers ask for these while it hangs. If each of them held a part of the lane's capacity, none would be left.
+    assert!(still.iter().all(|shard| load.put_as(&id_in(*shard, "held"), 3000)), "{}", load.answers());
     cluster.nodes[0].server.signal("STOP");
     let begun = tokio::time::Instant::now();
-    // All capacity of the lane would be gone if each claimer of the node held a part of it.
     let (mut put, mut number) = (0, 0);
     while begun.elapsed() < Duration::from_secs(15) {
         let id = id_in(others[number % others.len()], &format!("n{number}"));
