@@ -27,8 +27,8 @@ impl Request for PauseTask<'_> {
 
     const SCRIPT: &'static Script = &scripts::PAUSE;
     const IS_FOR_USER: bool = true;
-    /// The first copy may have paused or resumed the task.
-    const UNSURE: &'static [Code] = &[Code::Unchanged];
+    /// The first copy may have paused the task, or have resumed it, and then it may have been published and have ended.
+    const UNSURE: &'static [Code] = &[Code::Unchanged, Code::Unknown];
 
     fn not_after(&self) -> Option<Timestamp> {
         Some(self.not_after)
