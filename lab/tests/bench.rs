@@ -182,6 +182,19 @@ fn the_benches_of_instances_that_share_and_die_have_their_figures() {
 
 /// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
+fn the_bench_of_clusters_has_its_figures() {
+    if have("redis-server") {
+        let report = figures(&["cluster", "--masters", "3,1", "--tasks", "2000"], &[]);
+        assert_eq!(report["options"]["masters"], json!([1, 3]));
+        for figure in ["with_1_script_us", "with_3_script_us"] {
+            assert!(number(&report, "figures", figure) > 0.0, "{report:#}");
+        }
+        assert!(number(&report, "ratios", "scripts_last_to_first") > 0.0, "{report:#}");
+    }
+}
+
+/// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
+#[test]
 fn a_bench_prints_a_table_and_leaves_no_keys_on_external_servers() {
     if !have("redis-server") {
         return;

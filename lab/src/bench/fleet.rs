@@ -8,7 +8,6 @@ use secrecy::ExposeSecret;
 
 use super::process;
 use super::setup::BenchSetup;
-use super::tasks::SHARDS;
 use crate::servers::Instance;
 
 /// How long to wait for an instance to end. The instance itself ends its work after 20 s at the latest.
@@ -99,10 +98,11 @@ fn configuration(api: SocketAddr, setup: &BenchSetup, lanes: &[LaneAndDestinatio
     // A JSON string is also a TOML string.
     let quoted = |text: &str| serde_json::to_string(text);
     let mut text = format!(
-        "[http]\nlisten = \"{api}\"\n[redis]\nurl = {}\n[timeline]\nnamespace = \"{}\"\nshards = {SHARDS}\n\
+        "[http]\nlisten = \"{api}\"\n[redis]\nurl = {}\n[timeline]\nnamespace = \"{}\"\nshards = {}\n\
          [log]\nformat = \"json\"\n[sinks.default]\nurl = {}\n",
         quoted(setup.redis_url.expose_secret())?,
         setup.namespace()?,
+        setup.shards,
         quoted(setup.sink_url.expose_secret())?,
     );
     for (lane, destination) in lanes {

@@ -180,7 +180,7 @@ impl Side {
     ) -> anyhow::Result<Side> {
         let destination = setup.make(end).await?;
         let watch = Watch::start(setup.broker_side()?, destination.clone(), setup.probe.clock());
-        let task_namespace = TaskNamespace::open(&setup.redis_url, namespace).await?;
+        let task_namespace = TaskNamespace::open(&setup.redis_url, namespace, setup.shards).await?;
         steady.put(&task_namespace, options).await?;
         Ok(Side { steady, task_namespace, destination, watch })
     }

@@ -226,7 +226,7 @@ pub(super) async fn records(
     payload: usize,
     due: Timestamp,
 ) -> anyhow::Result<TaskNamespace> {
-    let task_namespace = TaskNamespace::open(&setup.redis_url, setup.baseline_namespace()?).await?;
+    let task_namespace = TaskNamespace::open(&setup.redis_url, setup.baseline_namespace()?, setup.shards).await?;
     let (numbers, lane) = (0..tasks, Lane::default());
     let batch = Batch { prefix: "f", numbers, lane, schedule_kind, payload, destination: None, due: &|_| due };
     task_namespace.put(&batch, &|_| {}).await?;

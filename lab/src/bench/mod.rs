@@ -7,6 +7,7 @@
 
 mod baseline;
 mod broker_side;
+mod cluster;
 mod cores;
 mod fleet;
 mod growth;
@@ -71,6 +72,8 @@ pub enum Bench {
     Fleet,
     /// Lateness when instances die.
     Death,
+    /// The cost of an occurrence in clusters with different numbers of masters.
+    Cluster,
 }
 
 /// The options of a bench. Each bench uses some of them.
@@ -100,6 +103,8 @@ pub struct Options {
     pub recurring: bool,
     /// Number of instances, of one run or of each run.
     pub instances: Vec<usize>,
+    /// Number of masters of the cluster, for each run; ascending.
+    pub masters: Vec<usize>,
     /// Number of waiting tasks beside the measured ones, for each run; ascending.
     pub pending: Vec<u64>,
     /// Number of lanes of each instance.
@@ -123,6 +128,7 @@ impl Options {
             payload: 128,
             recurring: false,
             instances: vec![1],
+            masters: Vec::new(),
             pending: Vec::new(),
             lanes: 1,
         }
@@ -143,6 +149,7 @@ impl Bench {
             Bench::Idle => "idle",
             Bench::Fleet => "fleet",
             Bench::Death => "death",
+            Bench::Cluster => "cluster",
         }
     }
 
@@ -172,8 +179,25 @@ fn millis(span: Duration) -> u64 {
 /// [`Missing`] if a server cannot be started or used; otherwise if a server or an instance fails, or an occurrence is
 /// not published, so that there are no figures.
 pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) -> anyhow::Result<Report> {
+    if options.bench != Bench::Cluster {
+        return on_servers(options, None, stop, tell).await;
+    }
+    let mut reports = Vec::new();
+    for &masters in &options.masters {
+        reports.push(on_servers(options, Some(masters), stop, tell).await?);
+    }
+    cluster::together(reports)
+}
+
+/// Starts the servers, measures, and removes what was made. With `masters` the timeline is in a new cluster.
+async fn on_servers(
+    options: &Options,
+    masters: Option<usize>,
+    stop: &CancellationToken,
+    tell: Tell<'_>,
+) -> anyhow::Result<Report> {
     tell(0.0, "starting servers");
-    let setup = BenchSetup::open(options).await?;
+    let setup = BenchSetup::open(options, masters).await?;
     let measuring = async {
         limits::warm_up(&setup, options, tell).await?;
         match options.bench {
@@ -186,6 +210,7 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) ->
             Bench::Idle => idle::run(&setup, options, tell).await,
             Bench::Fleet => sharing::fleet(&setup, options, tell).await,
             Bench::Death => sharing::death(&setup, options, tell).await,
+            Bench::Cluster => cluster::run(&setup, options, tell).await,
         }
     };
     let measured = tokio::select! {

@@ -1,11 +1,12 @@
-//! Reads the timeline's Redis from outside: its time, its work, its keys.
+//! Reads the timeline's Redis, or the masters of its cluster, from outside: its time, its work, its keys.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::future;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Pipeline, RedisResult};
+use redis::{AsyncConnectionConfig, ErrorKind, Pipeline, RedisResult, ServerErrorKind};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -24,24 +25,30 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often it is asked for the time, because clocks are slewed.
 const CLOCK_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The section of `INFO` with the calls of each command.
+const COMMANDS: &str = "commandstats";
+
 /// Commands that only clients send. Redis also counts the commands inside scripts, which do not matter here.
 const REQUESTS: [&str; 6] = ["evalsha", "eval", "ping", "wait", "waitaof", "subscribe"];
 
-/// Reads Redis over a connection of its own.
+/// Reads Redis over connections of its own. Of a cluster it adds up what all masters say.
 pub(super) struct Probe {
-    connection: MultiplexedConnection,
+    /// To the one Redis, or to each master. The first one tells the time.
+    connections: Vec<MultiplexedConnection>,
     clock: Arc<RedisClock>,
     /// Keeps the clock up to date; ends when this is dropped.
     _keeper: JoinSet<()>,
 }
 
 impl Probe {
-    /// Connects, and reads the time.
+    /// Connects to these servers, at least one, and reads the time.
     ///
     /// # Errors
-    /// If Redis does not answer.
-    pub(super) async fn open(url: &SecretString) -> anyhow::Result<Probe> {
-        let connection = connect(url).await.context("cannot reach the Redis of the timeline")?;
+    /// If one does not answer.
+    pub(super) async fn open(urls: &[SecretString]) -> anyhow::Result<Probe> {
+        let connecting = future::try_join_all(urls.iter().map(connect));
+        let connections = connecting.await.context("cannot reach the Redis of the timeline")?;
+        let connection = connections.first().context("no Redis")?;
         let clock = Arc::new(RedisClock::new());
         for _ in 0..20 {
             observe(&mut connection.clone(), &clock).await?;
@@ -56,12 +63,12 @@ impl Probe {
                 }
             }
         });
-        Ok(Probe { connection, clock, _keeper: keeper })
+        Ok(Probe { connections, clock, _keeper: keeper })
     }
 
-    /// Another handle of the connection.
+    /// Another handle of the connection to the one Redis, or to the first master.
     pub(super) fn connection(&self) -> MultiplexedConnection {
-        self.connection.clone()
+        self.connections[0].clone()
     }
 
     /// The estimate of Redis' clock.
@@ -84,12 +91,14 @@ impl Probe {
     /// # Errors
     /// If Redis does not answer.
     pub(super) async fn cpu(&self) -> RedisResult<Option<Duration>> {
-        let text: String = redis::cmd("INFO").arg("cpu").query_async(&mut self.connection()).await?;
-        let sum = |end: &str| {
-            let part = |kind: &str| field(&text, &format!("used_cpu_{kind}{end}"));
-            Some(part("user")? + part("sys")?)
+        let of_server = |text: String| {
+            let sum = |end: &str| {
+                let part = |kind: &str| field(&text, &format!("used_cpu_{kind}{end}"));
+                Some(part("user")? + part("sys")?)
+            };
+            sum("_main_thread").or_else(|| sum(""))
         };
-        let seconds = sum("_main_thread").or_else(|| sum(""));
+        let seconds: Option<f64> = self.info("cpu").await?.into_iter().map(of_server).sum();
         Ok(seconds.map(Duration::from_secs_f64))
     }
 
@@ -100,8 +109,8 @@ impl Probe {
     pub(super) async fn memory(&self) -> RedisResult<f64> {
         let begun = Instant::now();
         loop {
-            let text: String = redis::cmd("INFO").arg("memory").query_async(&mut self.connection()).await?;
-            let bytes = |name: &str| field(&text, name).unwrap_or_default();
+            let texts = self.info("memory").await?;
+            let bytes = |name: &str| texts.iter().filter_map(|text| field(text, name)).sum::<f64>();
             if bytes("lazyfree_pending_objects") == 0.0 || begun.elapsed() > ANSWER_TIMEOUT {
                 return Ok(bytes("used_memory") - bytes("mem_clients_normal"));
             }
@@ -114,8 +123,10 @@ impl Probe {
     /// # Errors
     /// If Redis does not answer.
     pub(super) async fn requests(&self) -> RedisResult<f64> {
-        let text = self.commands().await?;
-        Ok(REQUESTS.iter().filter_map(|command| of_command(&text, command, "calls")).sum())
+        let texts = self.info(COMMANDS).await?;
+        let calls =
+            |text: &String| REQUESTS.iter().filter_map(|command| of_command(text, command, "calls")).sum::<f64>();
+        Ok(texts.iter().map(calls).sum())
     }
 
     /// The calls of a command so far, including those inside scripts.
@@ -123,7 +134,8 @@ impl Probe {
     /// # Errors
     /// If Redis does not answer.
     pub(super) async fn calls_of(&self, command: &str) -> RedisResult<f64> {
-        Ok(of_command(&self.commands().await?, command, "calls").unwrap_or_default())
+        let texts = self.info(COMMANDS).await?;
+        Ok(texts.iter().filter_map(|text| of_command(text, command, "calls")).sum())
     }
 
     /// The entries of all claims in a lane, by token.
@@ -142,15 +154,18 @@ impl Probe {
     /// # Errors
     /// If Redis does not answer.
     pub(super) async fn spent_in(&self, command: &str) -> RedisResult<Option<Duration>> {
-        let text = self.commands().await?;
-        let known = !text.trim().is_empty();
+        let texts = self.info(COMMANDS).await?;
+        let known = texts.iter().all(|text| !text.trim().is_empty());
         // Commands without calls are not listed.
-        let micros = known.then(|| of_command(&text, command, "usec").unwrap_or_default());
-        Ok(micros.map(|micros| Duration::from_secs_f64(micros / 1e6)))
+        let micros: f64 = texts.iter().filter_map(|text| of_command(text, command, "usec")).sum();
+        Ok(known.then(|| Duration::from_secs_f64(micros / 1e6)))
     }
 
-    async fn commands(&self) -> RedisResult<String> {
-        redis::cmd("INFO").arg("commandstats").query_async(&mut self.connection()).await
+    /// A section of `INFO` of each server.
+    async fn info(&self, section: &str) -> RedisResult<Vec<String>> {
+        let command = redis::cmd("INFO").arg(section).to_owned();
+        let ask = async |mut connection: MultiplexedConnection| command.query_async(&mut connection).await;
+        future::try_join_all(self.connections.iter().cloned().map(ask)).await
     }
 
     /// Number of members of sorted sets with a score up to `until`, including negative ones.
@@ -162,7 +177,7 @@ impl Probe {
         keys.iter().for_each(|key| {
             pipe.cmd("ZCOUNT").arg(key).arg("-inf").arg(until.as_millis());
         });
-        self.sum(&pipe).await
+        self.sum(pipe).await
     }
 
     /// Number of fields of hashes.
@@ -174,12 +189,23 @@ impl Probe {
         keys.iter().for_each(|key| {
             pipe.cmd("HLEN").arg(key);
         });
-        self.sum(&pipe).await
+        self.sum(pipe).await
     }
 
-    async fn sum(&self, pipe: &Pipeline) -> RedisResult<u64> {
-        let counts: Vec<u64> = pipe.query_async(&mut self.connection()).await?;
-        Ok(counts.iter().sum())
+    /// The sum of the answers. Each server is asked everything, and only the one that has the key of a command runs it.
+    async fn sum(&self, mut pipe: Pipeline) -> RedisResult<u64> {
+        pipe.ignore_errors();
+        let mut sum = 0;
+        for connection in &self.connections {
+            let counts: Vec<RedisResult<u64>> = pipe.query_async(&mut connection.clone()).await?;
+            for count in counts {
+                match count {
+                    Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => {}
+                    count => sum += count?,
+                }
+            }
+        }
+        Ok(sum)
     }
 
     /// Removes keys.
@@ -190,9 +216,9 @@ impl Probe {
         let mut pipe = redis::pipe();
         // One by one, because in a cluster they may be in different slots.
         keys.iter().for_each(|key| {
-            pipe.cmd("UNLINK").arg(key).ignore();
+            pipe.cmd("UNLINK").arg(key);
         });
-        pipe.query_async(&mut self.connection()).await
+        self.sum(pipe).await.map(drop)
     }
 }
 

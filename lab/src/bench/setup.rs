@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::broker_side::{self, BrokerSide};
 use super::probe::Probe;
-use super::tasks::{SHARDS, TaskNamespace};
+use super::tasks::{CLUSTER_SHARDS, SHARDS, TaskNamespace};
 use super::{Kind, Missing, Options};
 use crate::servers::{self, Program, Purpose, Server};
 use punctual::clock::Timestamp;
@@ -30,6 +30,10 @@ pub(super) struct BenchSetup {
     name: String,
     pub(super) kind: Kind,
     pub(super) redis_url: SecretString,
+    /// Number of masters of the timeline's cluster; `None` if it is in one Redis.
+    pub(super) masters: Option<usize>,
+    /// Number of shards of the timeline.
+    pub(super) shards: u16,
     pub(super) sink_url: SecretString,
     pub(super) probe: Probe,
     /// `None` for benches that do not publish.
@@ -38,24 +42,32 @@ pub(super) struct BenchSetup {
     made: Mutex<Vec<String>>,
     /// The lanes of the instances.
     lanes: Vec<Lane>,
+    /// The started servers of the timeline; none if the Redis is the user's.
+    redis: Vec<Server>,
     /// The started server; `None` if it is the user's.
-    redis: Option<Server>,
     sink: Option<Server>,
 }
 
 impl BenchSetup {
-    /// Starts the servers that are not given, and connects to all.
+    /// Starts the servers that are not given, and connects to all. With `masters` the timeline is in a new cluster with that
+    /// many.
     ///
     /// # Errors
     /// [`Missing`] if a program is not installed or an address cannot be used; otherwise if a server does not start.
-    pub(super) async fn open(options: &Options) -> anyhow::Result<BenchSetup> {
+    pub(super) async fn open(options: &Options, masters: Option<usize>) -> anyhow::Result<BenchSetup> {
         let publishes = options.bench.publishes();
         options.redis.iter().try_for_each(|url| plain(Kind::Redis, url))?;
         options.sink.iter().filter(|_| publishes).try_for_each(|url| plain(options.kind, url))?;
         let redis = options.redis.is_none().then_some(Kind::Redis);
         let sink = (publishes && options.sink.is_none()).then_some(options.kind);
         redis.into_iter().chain(sink).try_for_each(servers::installed)?;
-        let (redis, redis_url) = server(redis, options.redis.as_ref()).await?;
+        let (redis, redis_urls) = match masters {
+            Some(masters) => cluster(masters).await?,
+            None => {
+                let (redis, url) = server(redis, options.redis.as_ref()).await?;
+                (redis.into_iter().collect(), vec![url])
+            }
+        };
         let (sink, sink_url) = server(sink, options.sink.as_ref().filter(|_| publishes)).await?;
         let broker_side = match publishes {
             true => Some(broker_side::open(options.kind, &sink_url).await.context("cannot reach the sink")?),
@@ -66,8 +78,10 @@ impl BenchSetup {
             program: options.program.clone(),
             name: options.name.clone(),
             kind: options.kind,
-            probe: Probe::open(&redis_url).await?,
-            redis_url,
+            probe: Probe::open(&redis_urls).await?,
+            redis_url: if masters.is_some() { as_cluster(&redis_urls) } else { redis_urls[0].clone() },
+            masters,
+            shards: if masters.is_some() { CLUSTER_SHARDS } else { SHARDS },
             sink_url,
             broker_side,
             made: Mutex::default(),
@@ -84,7 +98,7 @@ impl BenchSetup {
 
     /// The process of the timeline's Redis, if it was started here.
     pub(super) fn redis_pid(&self) -> Option<u32> {
-        self.redis.as_ref()?.pid()
+        self.redis.first()?.pid()
     }
 
     /// The broker behind the sink.
@@ -129,7 +143,7 @@ impl BenchSetup {
     /// # Errors
     /// If Redis is unreachable.
     pub(super) async fn task_namespace(&self) -> anyhow::Result<TaskNamespace> {
-        TaskNamespace::open(&self.redis_url, self.namespace()?).await
+        TaskNamespace::open(&self.redis_url, self.namespace()?, self.shards).await
     }
 
     /// Number of occurrences that wait or are in flight with a due up to `until`.
@@ -137,7 +151,7 @@ impl BenchSetup {
     /// # Errors
     /// If Redis does not answer.
     pub(super) async fn left(&self, namespace: &Namespace, until: Timestamp) -> anyhow::Result<u64> {
-        let all = Shard::all(SHARDS).map(|shard| Keys::new(namespace, shard));
+        let all = Shard::all(self.shards).map(|shard| Keys::new(namespace, shard));
         let dues = all.flat_map(|keys| self.lanes.iter().map(move |lane| keys.due(lane)));
         Ok(self.probe.due_by(&dues.collect::<Vec<_>>(), until).await?)
     }
@@ -152,7 +166,7 @@ impl BenchSetup {
 
     fn keys(&self, namespace: &Namespace) -> Vec<String> {
         let mut all = Vec::new();
-        for keys in Shard::all(SHARDS).map(|shard| Keys::new(namespace, shard)) {
+        for keys in Shard::all(self.shards).map(|shard| Keys::new(namespace, shard)) {
             all.extend([keys.tasks(), keys.changes(), keys.crashes(), keys.counts(), keys.lanes(), keys.largest()]);
             all.extend([keys.dead(), keys.dead_records()]);
             for lane in &self.lanes {
@@ -165,7 +179,7 @@ impl BenchSetup {
     /// Removes everything from the user's servers. Returns what could not be removed.
     pub(super) async fn clear(&self) -> Vec<String> {
         let mut left = Vec::new();
-        if self.redis.is_none() {
+        if self.redis.is_empty() {
             let removed = tokio::time::timeout(CLEAR_TIMEOUT, self.clear_redis()).await;
             if let Some(text) = failed(removed) {
                 left.push(format!("keys `punctual:{{{}...` in Redis: {text}", self.name));
@@ -208,6 +222,19 @@ async fn server(own: Option<Kind>, named: Option<&SecretString>) -> anyhow::Resu
         (None, Some(url)) => Ok((None, url.clone())),
         (None, None) => Ok((None, MEMORY_SINK_URL.to_owned().into())),
     }
+}
+
+/// Starts a cluster; returns its masters and their addresses.
+async fn cluster(masters: usize) -> anyhow::Result<(Vec<Server>, Vec<SecretString>)> {
+    let nodes = servers::start_redis_cluster(masters, 0, &[], &[]).await?;
+    let urls = nodes.iter().map(|node| Kind::Redis.own_url(node.port)).collect();
+    Ok((nodes, urls))
+}
+
+/// The URL of a cluster with these nodes.
+fn as_cluster(urls: &[SecretString]) -> SecretString {
+    let hosts: Vec<&str> = urls.iter().map(|url| url.expose_secret().trim_start_matches("redis://")).collect();
+    format!("redis+cluster://{}", hosts.join(",")).into()
 }
 
 /// Refuses addresses that the client libraries could not read back from.

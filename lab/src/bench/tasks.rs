@@ -14,8 +14,11 @@ use punctual::task::{Lane, Message, Namespace, Payload, Record, Schedule, Shard,
 use punctual::timeline::redis::{RedisConfig, RedisTimeline};
 use punctual::timeline::{Link, MAX_PUT_BYTES, MAX_PUTS, Put, PutMode, PutResult, Timeline};
 
-/// Number of shards, the default of an instance.
+/// Number of shards of a timeline in one Redis, the default of an instance.
 pub(super) const SHARDS: u16 = 4;
+
+/// The same of a timeline in a cluster.
+pub(super) const CLUSTER_SHARDS: u16 = 64;
 
 /// How long Redis may take to be reachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -99,6 +102,7 @@ pub(super) fn id(prefix: &str, number: u64) -> String {
 pub(super) struct TaskNamespace {
     timeline: Arc<RedisTimeline>,
     pub(super) namespace: Namespace,
+    shards: u16,
 }
 
 impl TaskNamespace {
@@ -106,21 +110,23 @@ impl TaskNamespace {
     ///
     /// # Errors
     /// If Redis is unreachable.
-    pub(super) async fn open(url: &SecretString, namespace: Namespace) -> anyhow::Result<TaskNamespace> {
-        let config = RedisConfig::new(url.expose_secret(), namespace.clone(), SHARDS);
+    pub(super) async fn open(url: &SecretString, namespace: Namespace, shards: u16) -> anyhow::Result<TaskNamespace> {
+        let config = RedisConfig::new(url.expose_secret(), namespace.clone(), shards);
         // An overloaded machine is slow.
         let timeline = RedisTimeline::connect(RedisConfig { response_timeout: CALL_TIMEOUT, ..config })?;
-        let mut link = timeline.link(Shard::FIRST);
         let up = tokio::time::timeout(CONNECT_TIMEOUT, async {
             timeline.check_layout().await?;
-            link.wait_for(|link| matches!(link, Link::Up(_))).await.context("the timeline is closed")?;
+            for shard in Shard::all(shards) {
+                let mut link = timeline.link(shard);
+                link.wait_for(|link| matches!(link, Link::Up(_))).await.context("the timeline is closed")?;
+            }
             anyhow::Ok(())
         });
         match up.await {
             Ok(up) => up?,
             Err(_) => bail!("the Redis of the timeline does not answer within {CONNECT_TIMEOUT:?}"),
         }
-        Ok(TaskNamespace { timeline, namespace })
+        Ok(TaskNamespace { timeline, namespace, shards })
     }
 
     /// The timeline itself.
@@ -134,7 +140,7 @@ impl TaskNamespace {
     /// If one of them is not created.
     pub(super) async fn put(&self, batch: &Batch<'_>, tell: &(dyn Fn(u64) + Sync)) -> anyhow::Result<()> {
         let now = self.timeline.any_clock().now();
-        let mut waiting: Vec<Vec<Put>> = Shard::all(SHARDS).map(|_| Vec::new()).collect();
+        let mut waiting: Vec<Vec<Put>> = Shard::all(self.shards).map(|_| Vec::new()).collect();
         let mut calls = JoinSet::new();
         let mut last: Option<(Timestamp, Bytes)> = None;
         for number in batch.numbers.clone() {
@@ -146,7 +152,7 @@ impl TaskNamespace {
             last = Some((due, record.clone()));
             let most = (MAX_PUT_BYTES / record.len().max(1)).clamp(1, MAX_PUTS);
             let id: TaskId = id(batch.prefix, number).parse()?;
-            let shard = Shard::of(&id, SHARDS);
+            let shard = Shard::of(&id, self.shards);
             let full = &mut waiting[usize::from(shard.number())];
             full.push(Put { id, lane: batch.lane.clone(), due, record });
             if full.len() < most {
@@ -159,7 +165,7 @@ impl TaskNamespace {
             calls.spawn(call(Arc::clone(&self.timeline), shard, puts));
             tell(number - batch.numbers.start);
         }
-        for (shard, puts) in Shard::all(SHARDS).zip(waiting).filter(|(_, puts)| !puts.is_empty()) {
+        for (shard, puts) in Shard::all(self.shards).zip(waiting).filter(|(_, puts)| !puts.is_empty()) {
             calls.spawn(call(Arc::clone(&self.timeline), shard, puts));
         }
         join_all(calls).await

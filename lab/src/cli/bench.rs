@@ -121,6 +121,20 @@ pub(super) enum BenchCommand {
         #[command(flatten)]
         payload: Payload,
     },
+    /// What an occurrence costs in a Redis Cluster with few and with many masters, started for this alone
+    Cluster {
+        #[command(flatten)]
+        sink: Sink,
+        /// How many masters, in one run each
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,3,6",
+            value_parser = clap::value_parser!(u16).range(1..=32))]
+        masters: Vec<u16>,
+        /// How many tasks are due
+        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        tasks: u64,
+        #[command(flatten)]
+        shape: Shape,
+    },
     /// How late messages are when one instance is killed, and when two are
     Death {
         #[command(flatten)]
@@ -135,12 +149,19 @@ pub(super) enum BenchCommand {
     },
 }
 
-/// The sink, and where tasks wait.
+/// Where messages are published to.
 #[derive(Args, Clone)]
-pub(super) struct Place {
+pub(super) struct Sink {
     /// What to publish to: redis, kafka, rabbitmq or nats, started for this alone; or a URL of yours
     #[arg(long, value_name = "SINK", default_value = "redis")]
     sink: String,
+}
+
+/// The sink, and where tasks wait.
+#[derive(Args, Clone)]
+pub(super) struct Place {
+    #[command(flatten)]
+    sink: Sink,
     #[command(flatten)]
     redis: Redis,
 }
@@ -245,6 +266,11 @@ impl BenchCommand {
                 options = Options { bench: Bench::Fleet, rate, seconds, instances, ..place.of(options)? };
                 payload.of(&mut options)
             }
+            BenchCommand::Cluster { sink, masters, tasks, shape } => {
+                let masters = rising(masters).into_iter().map(usize::from).collect();
+                options = Options { bench: Bench::Cluster, tasks: *tasks, masters, ..sink.of(options)? };
+                shape.of(&mut options)
+            }
             BenchCommand::Death { place, steady: Steady { rate, seconds }, instances, payload } => {
                 let (rate, seconds, instances) = (*rate, *seconds, vec![usize::from(*instances)]);
                 options = Options { bench: Bench::Death, rate, seconds, instances, ..place.of(options)? };
@@ -265,8 +291,14 @@ fn rising<T: Ord + Copy>(list: &[T]) -> Vec<T> {
 
 impl Place {
     fn of(&self, options: Options) -> Result<Options, Failure> {
+        self.sink.of(self.redis.of(options))
+    }
+}
+
+impl Sink {
+    fn of(&self, options: Options) -> Result<Options, Failure> {
         let (kind, sink) = kind(&self.sink, "measured")?;
-        Ok(Options { kind, sink: sink.map(Into::into), ..self.redis.of(options) })
+        Ok(Options { kind, sink: sink.map(Into::into), ..options })
     }
 }
 
