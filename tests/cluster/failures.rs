@@ -7,6 +7,7 @@ use super::*;
 use crate::support::cluster::NODE_TIMEOUT;
 use crate::support::have;
 use crate::support::scripted::{Asked, Scripted};
+use crate::support::server::free_port;
 use crate::trouble::clocks::Wall;
 
 /// Takes more than five seconds: a replica takes the place of its master only after the node timeout.
@@ -89,6 +90,35 @@ fn a_master_that_stands_still_delays_no_task_of_others() {
     cluster.nodes[0].server.signal("CONT");
     until_status(&mut instance, "up");
     check("a master stands still", &instance, &load, &sink);
+}
+
+#[test]
+fn nodes_with_new_addresses_are_found_by_the_hosts_of_the_url() {
+    if !have("redis-server") {
+        return;
+    }
+    let (mut cluster, sink) = (Cluster::start(0), RedisServer::start(&[]));
+    let hosts: Vec<Scripted> = cluster.nodes.iter().map(|node| Scripted::before(node.server.port, |_| None)).collect();
+    let addresses: Vec<String> = hosts.iter().map(|host| format!("127.0.0.1:{}", host.port)).collect();
+    let url = format!("redis+cluster://{}", addresses.join(","));
+    let instance = Punctual::start(&config_of(&url, &sink, ""));
+    let shards: Vec<u16> = (0..3).map(|master| shards_of(&cluster, master)[0]).collect();
+    let put = |name: &str, shard: u16| instance.api().put(&id_in(shard, name), LATER).expect("an answer").status;
+    assert!(shards.iter().all(|shard| put("before", *shard) == 201));
+    let begun = tokio::time::Instant::now();
+    for (node, host) in cluster.nodes.iter_mut().zip(&hosts) {
+        let mut connection = node.connect();
+        let port = free_port();
+        redis::cmd("CONFIG").arg("SET").arg("port").arg(port).exec(&mut connection).expect("another port");
+        (node.server.port, _) = (port, host.lead_to(port));
+        for kind in ["normal", "pubsub"] {
+            redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg(kind).exec(&mut connection).expect("no client");
+        }
+    }
+    for shard in shards {
+        assert!(patient(PUBLISH_LIMIT, || put("after", shard) == 201), "{shard}: {}", instance.log());
+    }
+    say(&format!("new addresses: all shards are up again after {:?}", begun.elapsed()));
 }
 
 /// Takes more than five seconds: the other masters notice only after the node timeout that a master has gone.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use punctual::engine::InstanceState;
 use punctual_sinks::memory::Answer;
+use punctual_sinks::{Fault, Trouble};
 
 use super::*;
 use crate::support::log::Log;
@@ -187,6 +188,55 @@ async fn every_instance_shows_the_others_and_what_all_published() {
     bed.pass(seconds(14)).await;
     let rate = engines[0].0.state().lanes[0].published;
     assert_eq!((rate.per_second, rate.lateness), (0.0, None), "it is that of the last 10 s");
+}
+
+/// Its claimers wait for answers. If each of them held capacity of the lane meanwhile, none would be left for the others.
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_delays_no_task_of_another() {
+    const SILENT: u64 = 0;
+    let bed = Bed::start_on(64);
+    let ids: Vec<String> = (0..2000).map(|n| format!("a{n}")).collect();
+    let is_silent = |id: &&String| u64::from(Shard::of(&id.parse().unwrap(), 64).number()) % 2 == SILENT;
+    let (silent, others): (Vec<&String>, Vec<&String>) = ids.iter().partition(is_silent);
+    bed.put(silent.iter().map(|id| (id.as_str(), after(millis(900))))).await;
+    bed.put(others.iter().zip(0..).map(|(id, n)| (id.as_str(), after(seconds(1) + millis(4 * n))))).await;
+    bed.timeline.silence_first_of(2);
+    let latest = watch_lateness(&bed);
+    bed.pass(seconds(6)).await;
+    assert_eq!((bed.keys().len(), latest.load(Ordering::Relaxed)), (others.len(), 0));
+    bed.timeline.silence_first_of(0);
+    bed.pass(seconds(20)).await;
+    assert_eq!(bed.keys().iter().collect::<BTreeSet<_>>().len(), ids.len());
+}
+
+/// The calls of 20 instances for each occurrence, beside those of the same load without a destination at fault.
+#[tokio::test(start_paused = true)]
+async fn a_destination_at_fault_costs_few_calls_however_many_instances_there_are() {
+    const TASKS: u64 = 10_000;
+    let calls = |engines: &[(Engine, Arc<Metrics>)]| {
+        let count = |(_, metrics): &(Engine, Arc<Metrics>)| -> u64 {
+            let text = metrics.text();
+            let calls = text.lines().filter(|line| line.starts_with("punctual_timeline_calls_total{"));
+            calls.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+        };
+        engines.iter().map(count).sum::<u64>()
+    };
+    let mut per_task = Vec::new();
+    for refused in [0, TASKS] {
+        let (bed, engines) = start(20).await;
+        bed.sink.answer_by(|message| match message.destination.as_str() {
+            "refused" => Answer::Retry(Trouble::definite(Fault::Destination, "no such stream")),
+            _ => Answer::Accept,
+        });
+        put_steadily(&bed, "good", seconds(2), TASKS).await;
+        let ids: Vec<String> = (0..refused).map(|n| format!("refused{n}")).collect();
+        bed.put(ids.iter().zip(0..).map(|(id, n)| (id.as_str(), to("refused", seconds(2) + millis(n))))).await;
+        let before = calls(&engines);
+        bed.pass(seconds(14)).await;
+        assert_eq!(bed.sink.accepted(), TASKS);
+        per_task.push((calls(&engines) - before) as f64 / (TASKS + refused) as f64);
+    }
+    assert!(per_task[1] <= 3.0 * per_task[0], "{per_task:?} calls for an occurrence");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A command of a client: the number of its connection, and its words.
@@ -32,6 +32,7 @@ type Loses = dyn Fn(&Asked) -> bool + Send + Sync;
 pub(crate) struct Scripted {
     /// The port it listens on, on 127.0.0.1.
     pub(crate) port: u16,
+    server: Arc<AtomicU16>,
     connections: Arc<Mutex<HashMap<usize, TcpStream>>>,
 }
 
@@ -50,14 +51,15 @@ impl Scripted {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let (answer, loses): (Arc<Answer>, Arc<Loses>) = (Arc::new(answer), Arc::new(loses));
-        let connections = Arc::new(Mutex::new(HashMap::new()));
-        let known = Arc::clone(&connections);
+        let (connections, server) = (Arc::new(Mutex::new(HashMap::new())), Arc::new(AtomicU16::new(server)));
+        let (known, leads_to) = (Arc::clone(&connections), Arc::clone(&server));
         std::thread::spawn(move || {
             static NEXT: AtomicUsize = AtomicUsize::new(0);
             for client in listener.incoming().map_while(Result::ok) {
                 let (answer, loses, known) = (Arc::clone(&answer), Arc::clone(&loses), Arc::clone(&known));
                 let number = NEXT.fetch_add(1, Ordering::Relaxed);
                 let copy = client.try_clone().expect("a socket");
+                let server = leads_to.load(Ordering::Relaxed);
                 known.lock().expect("nobody panics holding it").insert(number, copy);
                 // An error means that one side has closed; then close both.
                 std::thread::spawn(move || {
@@ -67,12 +69,17 @@ impl Scripted {
                 });
             }
         });
-        Scripted { port, connections }
+        Scripted { port, server, connections }
     }
 
     /// `redis://127.0.0.1:<port>`.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Leads new connections to the server on this port.
+    pub(crate) fn lead_to(&self, server: u16) {
+        self.server.store(server, Ordering::Relaxed);
     }
 
     /// Cuts the connections with the chosen numbers.

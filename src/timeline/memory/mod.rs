@@ -50,6 +50,8 @@ pub struct MemoryTimeline {
     wakes: broadcast::Sender<Wake>,
     beats: broadcast::Sender<Arc<str>>,
     loses_beats: AtomicBool,
+    /// Number of servers that share the shards, the first of which does not answer; 0 while one server has all.
+    servers: AtomicU64,
     faults: Mutex<VecDeque<(Verb, InjectedFault)>>,
     calls: Calls,
 }
@@ -81,6 +83,7 @@ impl MemoryTimeline {
             wakes: broadcast::Sender::new(MAX_WAKES_KEPT),
             beats: broadcast::Sender::new(MAX_WAKES_KEPT),
             loses_beats: AtomicBool::new(false),
+            servers: AtomicU64::new(0),
             faults: Mutex::default(),
             calls: Calls::default(),
         }
@@ -99,6 +102,11 @@ impl MemoryTimeline {
     /// Loses all beats, or no longer, for tests.
     pub fn lose_beats(&self, loses: bool) {
         self.loses_beats.store(loses, Ordering::Relaxed);
+    }
+
+    /// Spreads the shards over this many servers, the first of which does not answer, for tests.
+    pub fn silence_first_of(&self, servers: u64) {
+        self.servers.store(servers, Ordering::Relaxed);
     }
 
     /// The next call of `verb` meets `fault`, for tests. Several faults meet the calls in the order they were set.
@@ -131,7 +139,8 @@ impl MemoryTimeline {
             if let Link::Down(detail) = &*self.link.borrow() {
                 return Err(TimelineError::Away(detail.clone()));
             }
-            let fault = self.fault(verb).filter(|fault| *fault != InjectedFault::Nothing);
+            let silent = || (self.node(shard) == Some(0)).then_some(InjectedFault::CallLost);
+            let fault = self.fault(verb).or_else(silent).filter(|fault| *fault != InjectedFault::Nothing);
             match fault {
                 Some(InjectedFault::Refused(detail)) => return Err(TimelineError::Refused(detail)),
                 Some(InjectedFault::Moving) => return Err(TimelineError::Moving),
@@ -191,6 +200,10 @@ impl Timeline for MemoryTimeline {
 
     fn link(&self, _: Shard) -> watch::Receiver<Link> {
         self.link.subscribe()
+    }
+
+    fn node(&self, shard: Shard) -> Option<u64> {
+        u64::from(shard.number()).checked_rem(self.servers.load(Ordering::Relaxed))
     }
 
     fn wakes(&self) -> broadcast::Receiver<Wake> {
