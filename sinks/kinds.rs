@@ -6,9 +6,11 @@ use std::time::Duration;
 use crate::allow_list::AllowList;
 use crate::config::SinkConfig;
 use crate::memory::MemorySink;
-use crate::networked::Networked;
+use crate::networked::{Broker, Networked};
 use crate::redis_access;
 use crate::redis_streams::RedisStreams;
+use crate::redis_streams::source::StreamSource;
+use crate::source::{Source, SourceOptions};
 use crate::stdout::StdoutSink;
 use crate::target::{Scheme, Target};
 use crate::{Sink, SinkError};
@@ -96,6 +98,17 @@ impl SinkConfig {
             Some(allowed) => Arc::new(AllowList::new(sink, allowed.clone())),
             None => sink,
         })
+    }
+
+    /// A source that reads from the same broker, with the same login. It connects when it is first used.
+    ///
+    /// # Errors
+    /// [`SinkError::Config`] if this kind cannot be read from, or an option cannot be used.
+    pub fn source(&self, options: &SourceOptions) -> Result<Arc<dyn Source>, SinkError> {
+        match self.kind() {
+            RedisStreams::KIND => Ok(Arc::new(StreamSource::new(self, options)?)),
+            kind => Err(SinkError::option("sink", format!("doors read from Redis Streams, not from {kind}"))),
+        }
     }
 
     /// The kind of sink: `kafka`, `rabbitmq`, `nats`, `redis`, `stdout`, `memory`.

@@ -1,4 +1,4 @@
-//! The sinks: the [`Sink`] trait, its [`Message`] and its [`Outcome`].
+//! The sinks: the [`Sink`] trait, its [`Message`] and its [`Outcome`]; and reading from the same brokers ([`source`]).
 //!
 //! A sink publishes batches and reports for each message what the broker answered. It knows nothing of tasks, timelines
 //! or HTTP, and decides nothing about retries. It never guesses: a message without an answer is [`Outcome::Retry`].
@@ -12,6 +12,7 @@ mod kafka;
 mod kinds;
 mod link;
 pub mod memory;
+mod memory_source;
 #[cfg(feature = "nats")]
 mod nats;
 mod networked;
@@ -23,6 +24,7 @@ mod recent_map;
 pub mod redis_access;
 mod redis_replies;
 mod redis_streams;
+pub mod source;
 pub mod stdout;
 mod target;
 pub mod tls;
@@ -39,6 +41,7 @@ use futures_util::stream::BoxStream;
 pub use away::{Away, Cause};
 pub use config::SinkConfig;
 pub use memory::MemorySink;
+pub use memory_source::MemorySource;
 pub use password::Password;
 pub use patterns::DestinationPatterns;
 pub use recent_map::RecentMap;
@@ -50,7 +53,8 @@ pub use tls::Tls;
 pub struct Message {
     /// The idempotency key, `<task id>:<due ms>`, which is the same for every publish of an occurrence.
     pub key: String,
-    /// The id of the task (of a requeued occurrence: its original task). Sent as header `punctual-task`.
+    /// The id of the task (of a requeued occurrence: its original task). Sent as header `punctual-task`. Empty for the copy
+    /// of a message that a door has rejected: it then has no headers about a task.
     pub task: String,
     /// The due in the key, in epoch milliseconds. Sent as header `punctual-due`.
     pub due_ms: i64,
@@ -89,9 +93,11 @@ impl Message {
             (headers::DUE, Cow::Owned(self.due_ms.to_string())),
             (headers::ATTEMPT, Cow::Owned(self.attempt.to_string())),
         ];
+        let of_task = !self.task.is_empty();
+        let standard = standard.into_iter().filter(move |(name, _)| of_task || *name == headers::KEY);
         let own = self.headers.iter().map(|(name, value)| (name.as_str(), Cow::Borrowed(value.as_str())));
         let content_type = self.content_type.iter().map(|value| (headers::CONTENT_TYPE, Cow::Borrowed(value.as_str())));
-        standard.into_iter().chain(own).chain(content_type)
+        standard.chain(own).chain(content_type)
     }
 }
 

@@ -9,6 +9,7 @@
 //! - The connection is made when needed. It is replaced when it is lost, or when nothing was answered on it for the
 //!   answer timeout, because a half-open socket gives no sign.
 
+pub(crate) mod source;
 mod verdict;
 
 use std::collections::VecDeque;

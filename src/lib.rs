@@ -12,6 +12,7 @@
 //! - [`clock`] tells the time of the timeline.
 //! - [`timeline`] stores tasks: the trait, its Redis implementation and its twin in memory.
 //! - [`engine`] claims, publishes, judges and settles. It also contains the write API for tasks.
+//! - [`doors`] reads tasks from messages.
 //! - [`http`] is the HTTP API.
 //! - [`config`] and [`cli`] put the parts together.
 //!
@@ -27,6 +28,7 @@ pub mod cli;
 pub mod clock;
 #[cfg(feature = "cli")]
 pub mod config;
+pub mod doors;
 pub mod engine;
 pub mod http;
 pub mod metrics;

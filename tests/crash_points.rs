@@ -53,6 +53,8 @@ fn expected(point: Point) -> Seen {
         Point::AfterReap => Seen::Either,
         // Half of it was handed over and settled.
         Point::AfterPartSettle | Point::BeforeExtend | Point::AfterExtend => Seen::Once,
+        // No door is open in these tests.
+        Point::BeforeAcknowledge => Seen::Once,
         Point::MidPublish | Point::MidBatch | Point::AfterPublish | Point::BeforeSettle => Seen::Again,
     }
 }
@@ -112,7 +114,7 @@ fn rabbitmq_sees_each_occurrence_whatever_the_instance_died_of() {
 /// Runs every point in turn and prints a table; `read` reads the sink back.
 fn run(name: &str, redis: &RedisServer, sink: &str, read: impl FnOnce() -> Vec<Published>) {
     let (mut promised, mut turns, mut spoilt) = (BTreeMap::new(), Vec::new(), Vec::new());
-    for &point in Point::ALL {
+    for &point in Point::ALL.iter().filter(|point| **point != Point::BeforeAcknowledge) {
         let done = (0..TRIES).find_map(|number| {
             let turn = format!("{}{number}-", point.as_str());
             let keys = crash_at(point, &turn, redis, sink);

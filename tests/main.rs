@@ -12,6 +12,7 @@
 //!   `fault-points`)
 //! - `crontabs`    three crontabs around clock changes, against a walk over the minutes; the page on cron
 //! - `destinations` messages that a broker never accepts end dead with the broker's reason, and delay no others
+//! - `doors`       tasks from messages: rules and faults in memory, kills and poison on each broker
 //! - `embedded`    the example that embeds punctual, run as it is
 //! - `engine`      the engine over the in-memory timeline and sinks
 //! - `fuzz`        readers of outside input, against any input: a corpus and mutations of it; `make fuzz` runs for
@@ -45,6 +46,7 @@ mod consumers;
 mod crash_points;
 mod crontabs;
 mod destinations;
+mod doors;
 mod embedded;
 mod engine;
 mod fuzz;

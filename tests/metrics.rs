@@ -31,6 +31,7 @@ fn live() -> String {
     metrics.timeline_call("claim", "ok", 0.001);
     metrics.request("/v1/tasks/{id}", 200);
     metrics.lane("default").lateness.observe(0.001);
+    metrics.door("in").rejected("bad_duration");
     metrics.sink("default").publish_seconds.observe(0.001);
     metrics.text()
 }

@@ -29,8 +29,13 @@ const MODULES: &[Module] = &[
         crates: &["tokio", "tokio_util", "punctual_sinks", "rand"],
     },
     Module {
-        name: "http",
+        name: "doors",
         modules: &["engine", "timeline", "task", "clock", "metrics"],
+        crates: &["tokio", "tokio_util", "punctual_sinks"],
+    },
+    Module {
+        name: "http",
+        modules: &["doors", "engine", "timeline", "task", "clock", "metrics"],
         crates: &[
             "tokio",
             "tokio_util",
@@ -47,12 +52,12 @@ const MODULES: &[Module] = &[
     },
     Module {
         name: "config",
-        modules: &["http", "engine", "timeline", "task", "clock", "telemetry"],
+        modules: &["http", "doors", "engine", "timeline", "task", "clock", "telemetry"],
         crates: &["toml", "strsim", "secrecy"],
     },
     Module {
         name: "cli",
-        modules: &["config", "http", "engine", "timeline", "task", "clock", "metrics", "telemetry"],
+        modules: &["config", "http", "doors", "engine", "timeline", "task", "clock", "metrics", "telemetry"],
         crates: &[
             "tokio",
             "tokio_util",

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use punctual_sinks::{Password, RedisAccess, SinkConfig, SinkError, Tls};
 
 use crate::config::{Config, ConfigFault, SinkSection};
+use crate::doors::Door;
 use crate::engine::{EngineSink, LaneRequirements};
 use crate::http::server::tls::{ServerTls, TlsFault};
 use crate::task::Lane;
@@ -19,6 +21,8 @@ pub(super) struct Parts {
     /// The sinks by name. They connect when they are first used.
     pub(super) sinks: BTreeMap<String, EngineSink>,
     pub(super) rules: BTreeMap<Lane, LaneRequirements>,
+    /// They connect when they are first used.
+    pub(super) doors: Vec<Door>,
     /// The TLS settings of the listener, if any.
     pub(super) listener: Option<ServerTls>,
     /// Settings that work but are probably not intended.
@@ -43,6 +47,7 @@ impl Parts {
         });
         let sinks = build_sinks(config, &tls, &mut faults);
         let rules = lane_rules(config, &sinks, &mut faults);
+        let doors = build_doors(config, &tls, &sinks, &mut faults);
         let listener = listener_tls(config).unwrap_or_else(|found| {
             faults.extend(found);
             None
@@ -55,7 +60,7 @@ impl Parts {
             let hint = "`rediss://`, `kafka+ssl://`, `amqps://`, `tls://`".to_owned();
             warnings.push(ConfigFault { hint: Some(hint), ..config.fault("tls.ca_file", detail) });
         }
-        if faults.is_empty() { Ok(Parts { tls, sinks, rules, listener, warnings }) } else { Err(faults) }
+        if faults.is_empty() { Ok(Parts { tls, sinks, rules, doors, listener, warnings }) } else { Err(faults) }
     }
 }
 
@@ -105,29 +110,7 @@ fn listener_tls(config: &Config) -> Result<Option<ServerTls>, Vec<ConfigFault>> 
 fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTreeMap<String, EngineSink> {
     let mut sinks = BTreeMap::new();
     for (name, section) in &config.sinks {
-        let built = SinkConfig::parse(section.url.expose()).and_then(|sink| {
-            let sink = match &section.password_file {
-                Some(file) => sink.with_password_file(file)?,
-                None => sink,
-            };
-            let in_file = config.url_in_file(&format!("sinks.{name}.url")).and_then(Password::in_url);
-            let sink = match in_file {
-                Some(password) => sink.with_password(password),
-                None => sink,
-            };
-            let sink = sink
-                .with_answer_timeout(section.answer_timeout)
-                .with_namespace(config.timeline.namespace.as_str())
-                .with_tls(tls.clone())
-                .with_sentinel_password(section.sentinel_password.clone())
-                .with_destinations(section.destinations.clone())
-                .with_properties(section.properties.clone());
-            match &section.credentials_file {
-                Some(file) => sink.with_credentials_file(file).build(),
-                None => sink.build(),
-            }
-        });
-        match built {
+        match sink_config(config, tls, name, section).and_then(|sink| sink.build()) {
             Ok(sink) => {
                 sinks.insert(name.clone(), EngineSink { sink, patience: section.patience });
             }
@@ -138,6 +121,71 @@ fn build_sinks(config: &Config, tls: &Tls, faults: &mut Vec<ConfigFault>) -> BTr
         }
     }
     sinks
+}
+
+/// The configuration of a sink, and of the doors that read from its broker.
+fn sink_config(config: &Config, tls: &Tls, name: &str, section: &SinkSection) -> Result<SinkConfig, SinkError> {
+    let sink = SinkConfig::parse(section.url.expose())?;
+    let sink = match &section.password_file {
+        Some(file) => sink.with_password_file(file)?,
+        None => sink,
+    };
+    let in_file = config.url_in_file(&format!("sinks.{name}.url")).and_then(Password::in_url);
+    let sink = match in_file {
+        Some(password) => sink.with_password(password),
+        None => sink,
+    };
+    let sink = sink
+        .with_answer_timeout(section.answer_timeout)
+        .with_namespace(config.timeline.namespace.as_str())
+        .with_tls(tls.clone())
+        .with_sentinel_password(section.sentinel_password.clone())
+        .with_destinations(section.destinations.clone())
+        .with_properties(section.properties.clone());
+    Ok(match &section.credentials_file {
+        Some(file) => sink.with_credentials_file(file),
+        None => sink,
+    })
+}
+
+fn build_doors(
+    config: &Config,
+    tls: &Tls,
+    sinks: &BTreeMap<String, EngineSink>,
+    faults: &mut Vec<ConfigFault>,
+) -> Vec<Door> {
+    let mut doors = Vec::new();
+    for (name, section) in &config.doors {
+        // Without its sink, that is a fault already.
+        let (Some(of_sink), Some(sink)) = (config.sinks.get(&section.sink), sinks.get(&section.sink)) else { continue };
+        let sink = Arc::clone(&sink.sink);
+        if let Some(Err(detail)) = section.rejected.as_deref().map(|rejected| sink.check_destination(rejected)) {
+            faults.push(config.fault(&format!("doors.{name}.rejected"), detail));
+        }
+        match sink_config(config, tls, &section.sink, of_sink).and_then(|sink| sink.source(&section.source)) {
+            Ok(source) => doors.push(Door {
+                name: name.clone(),
+                source,
+                from: section.source.from.clone(),
+                dialect: section.dialect,
+                sink,
+                rejected: section.rejected.clone(),
+                batch: section.batch,
+                lane: section.lane.clone(),
+                destination: section.destination.clone(),
+                catch_up: section.catch_up,
+                allowed: section.allowed.clone(),
+                limits: config.http.api.task,
+                zone: config.zone.clone(),
+                timeline_timeout: config.http.api.timeline_timeout,
+            }),
+            Err(error) => {
+                let option = if let SinkError::Config { option, .. } = &error { option } else { "sink" };
+                faults.push(config.fault(&format!("doors.{name}.{option}"), error.to_string()));
+            }
+        }
+    }
+    doors
 }
 
 /// Whether a task of each lane must name a destination: if the lane has none and its sink needs one. A lane whose

@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow};
 use punctual_sinks::{Password, Tls};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -19,6 +19,7 @@ use super::parts::Parts;
 use super::program::{Failure, Signals, runtime};
 use crate::clock::LocalClock;
 use crate::config::{Config, ConfigError, Sources};
+use crate::doors::Doors;
 use crate::engine::{Engine, EngineConfig, Intake};
 use crate::http::server::ServerLimits;
 use crate::http::{Access, Api, BlockingPool, BodyBudget, server};
@@ -42,6 +43,7 @@ pub struct Instance {
     /// The instance id, the part of a claim token before the first dot.
     pub id: String,
     engine: Arc<Engine>,
+    doors: Doors,
     stop: CancellationToken,
     server: JoinHandle<bool>,
 }
@@ -179,7 +181,7 @@ impl Instance {
     /// # Errors
     /// If the address cannot be bound, or a lane names a sink that does not exist.
     pub(super) async fn start(config: &Config, timeline: Arc<dyn Timeline>, parts: Parts) -> Result<Instance, Failure> {
-        let Parts { sinks, rules, listener: tls, .. } = parts;
+        let Parts { sinks, rules, doors, listener: tls, .. } = parts;
         let listen = config.http.listen;
         let listener = bind(listen).await?;
         let address = listener.local_addr().map_err(Failure::failed)?;
@@ -196,12 +198,14 @@ impl Instance {
         let engine = engine.map_err(Failure::usage)?;
         let engine = Arc::new(engine);
         let (watched, holder, pauses) = (Arc::clone(&engine), Arc::clone(&engine), Arc::clone(&engine));
+        let doors = Doors::start(doors, &intake, &metrics);
         let access = Access::by_tokens(config.tokens.values().cloned());
         let api = Arc::new(Api {
             intake: intake.clone(),
             engine: Box::new(move || watched.state()),
             failed_attempt: Box::new(move |id| holder.failed_attempt(id)),
             is_lane_paused: Box::new(move |lane| pauses.is_lane_paused(lane)),
+            doors: Box::new(doors.states()),
             access: access.clone().on_loopback(listen.ip().is_loopback()),
             metrics,
             limits: config.http.api,
@@ -226,14 +230,20 @@ impl Instance {
             version = env!("CARGO_PKG_VERSION"), instance = id, namespace = %config.timeline.namespace, %address,
             tls = over_tls, redis = %config.redis, lanes = lanes.collect::<Vec<_>>().join(", "), "serving"
         );
-        Ok(Instance { address, intake, id, engine, stop, server })
+        Ok(Instance { address, intake, id, engine, doors, stop, server })
     }
 
     /// Stops: answers current requests, publishes claimed occurrences or returns them to their lanes, within `deadline`
     /// and a few seconds.
     pub(super) async fn stop(self, deadline: Duration) {
         self.stop.cancel();
-        let (served, settled) = tokio::join!(self.server, self.engine.shutdown(deadline));
+        let until = Instant::now() + deadline;
+        let stop = async {
+            // They may still publish rejected messages.
+            self.doors.stop(deadline).await;
+            self.engine.shutdown(until.saturating_duration_since(Instant::now())).await
+        };
+        let (served, settled) = tokio::join!(self.server, stop);
         if !served.unwrap_or(false) {
             warn!("some requests were cut off");
         }

@@ -1,6 +1,6 @@
 //! The layers of the configuration, one over the other. Every value knows where it came from.
 //!
-//! The known options are those in `default.toml`, and those of sinks, lanes and tokens. Unknown names in files and
+//! The known options are those in `default.toml`, and those of sinks, lanes, doors and tokens. Unknown names in files and
 //! variables are faults with their positions, so that no value is silently ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ pub const DEFAULTS: &str = include_str!("default.toml");
 pub(super) const PREFIX: &str = "PUNCTUAL__";
 
 /// The sections with any number of named subsections, and the options of one of them.
-pub(super) const NAMED: [(&str, &[&str]); 3] = [
+pub(super) const NAMED: [(&str, &[&str]); 4] = [
     (
         "sinks",
         &[
@@ -33,6 +33,23 @@ pub(super) const NAMED: [(&str, &[&str]); 3] = [
         ],
     ),
     ("lanes", &["sink", "destination", "dead_destination", "patience"]),
+    (
+        "doors",
+        &[
+            "sink",
+            "from",
+            "dialect",
+            "rejected",
+            "batch",
+            "lane",
+            "destination",
+            "catch_up",
+            "lanes",
+            "prefix",
+            "destinations",
+            "delete",
+        ],
+    ),
     ("tokens", &["sha256", "scope", "lanes", "prefix", "destinations", "pending_max", "puts"]),
 ];
 

@@ -3,6 +3,7 @@
 //! `default.toml` contains both the defaults and their documentation. Unknown options are faults. All faults are
 //! reported at once, each with its position. Secrets appear neither in `Debug` nor in any message.
 
+mod doors;
 mod hints;
 mod layers;
 mod read;
@@ -30,6 +31,7 @@ use crate::timeline::redis::Durability;
 use layers::Layers;
 use read::ConfigReader;
 
+pub use doors::DoorSection;
 pub use layers::{DEFAULTS, Origin};
 pub use secret::SecretUrl;
 pub use settings::Setting;
@@ -72,6 +74,8 @@ pub struct Config {
     pub tokens: BTreeMap<String, KnownToken>,
     /// `[sinks.NAME]`, at least one.
     pub sinks: BTreeMap<String, SinkSection>,
+    /// `[doors.NAME]`
+    pub doors: BTreeMap<String, DoorSection>,
     /// `[lanes.NAME]`. It always contains `default`, and every named sink exists.
     pub lanes: BTreeMap<Lane, EngineLane>,
     /// How long a stop waits for current requests and publishes.
@@ -323,6 +327,7 @@ impl Config {
         let zone = sections::zone(r);
         let sinks = sections::sinks(r, engine.lease);
         let lanes = sections::lanes(r, &sinks);
+        let doors = doors::doors(r, &sinks, &lanes);
         let tokens = tokens::tokens(r, &http, &lanes);
         let shutdown = r.duration("shutdown.deadline", SECOND, HOUR);
         let log = sections::log(r);
@@ -341,6 +346,7 @@ impl Config {
             zone,
             tokens,
             sinks,
+            doors,
             lanes,
             shutdown,
             log,
@@ -394,7 +400,9 @@ impl Config {
     }
 
     fn idle_sinks(&self) -> Vec<ConfigFault> {
-        let idle = self.sinks.keys().filter(|name| self.lanes.values().all(|lane| lane.sink != **name));
+        let is_read = |name: &String| self.doors.values().any(|door| door.sink == *name);
+        let idle =
+            self.sinks.keys().filter(|name| self.lanes.values().all(|lane| lane.sink != **name) && !is_read(name));
         let detail = "no lane uses this sink, so nothing is published to it";
         let warnings = idle.map(|name| ConfigFault {
             hint: Some(format!("a section `[lanes.NAME]` with `sink = \"{name}\"`")),

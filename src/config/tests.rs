@@ -1,6 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::engine::AllowedTasks;
 use crate::http::access::Scope;
 use crate::http::{PutRate, TokenLimits};
 
@@ -390,7 +391,7 @@ fn a_token_needs_a_hash_and_a_scope_and_no_hash_is_shown_even_if_it_is_wrong() {
     let environment = [("PUNCTUAL__TOKENS__MY_OWN__SHA256", HASH), ("PUNCTUAL__TOKENS__MY_OWN__SCOPE", "write read")];
     let config = load("", &environment, &[SINK]).unwrap();
     assert_eq!(config.tokens["my-own"].scopes, [Scope::Write, Scope::Read]);
-    assert!(config.tokens["my-own"].limits.prefix.as_str().is_empty());
+    assert!(config.tokens["my-own"].limits.allowed.prefix.as_str().is_empty());
     let shown = format!("{config:?}").to_lowercase();
     assert!(shown.contains("tokens") && !shown.contains(&HASH.to_lowercase()[..8]), "{shown}");
     assert!(!shown.contains("17, 34, 51"), "{shown}");
@@ -505,7 +506,7 @@ fn a_secret_without_its_quotes_is_not_shown() {
 fn a_token_limits_lanes_ids_destinations_pending_tasks_and_puts() {
     let token = format!("[lanes.shop]\n[lanes.news]\n[tokens.t]\nsha256 = \"{HASH}\"\nscope = \"write\"\n");
     let limits = "lanes = [\"shop\", \"news\"]\nprefix = \"shop.\"\ndestinations = [\"orders.*\"]\npending_max = 100\nputs = \"30/m\"\n";
-    let TokenLimits { lanes, prefix, destinations, pending_max, puts } =
+    let TokenLimits { allowed: AllowedTasks { lanes, prefix, destinations }, pending_max, puts } =
         load(&(token.clone() + limits), &[], &[SINK]).unwrap().tokens["t"].limits.clone();
     assert_eq!(lanes.iter().map(Lane::as_str).collect::<Vec<_>>(), ["shop", "news"]);
     assert!(destinations.is_some_and(|allowed| allowed.allow("orders.a") && !allowed.allow("news")));
@@ -514,7 +515,7 @@ fn a_token_limits_lanes_ids_destinations_pending_tasks_and_puts() {
     // Variables have no arrays.
     let environment = [("PUNCTUAL__TOKENS__T__LANES", "news shop"), ("PUNCTUAL__TOKENS__T__PREFIX", "a.")];
     let config = load(&token, &environment, &[SINK]).unwrap();
-    assert_eq!(config.tokens["t"].limits.lanes.len(), 2);
+    assert_eq!(config.tokens["t"].limits.allowed.lanes.len(), 2);
     assert!(config.settings().iter().any(|setting| setting.path == "tokens.t.lanes"));
     for (limits, line) in [
         (

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::HttpSection;
 use super::read::ConfigReader;
-use crate::engine::{DestinationPatterns, EngineLane};
+use crate::engine::{AllowedTasks, DestinationPatterns, EngineLane, IdPrefix};
 use crate::http::access::{KnownToken, Scope};
-use crate::http::{IdPrefix, PutRate, TokenLimits};
+use crate::http::{PutRate, TokenLimits};
 use crate::task::Lane;
 
 /// The units of a rate.
@@ -63,6 +63,19 @@ pub(super) fn tokens(
 /// What a token is limited to.
 fn limits(r: &mut ConfigReader, name: &str, configured: &BTreeMap<Lane, EngineLane>) -> TokenLimits {
     let path = |key: &str| format!("tokens.{name}.{key}");
+    let pending_max = path("pending_max");
+    let pending_max = r.has(&pending_max).then(|| r.whole(&pending_max, 1, 1 << 40));
+    TokenLimits { allowed: allowed(r, "tokens", name, configured), pending_max, puts: r.text(&path("puts"), put_rate) }
+}
+
+/// The tasks that a token or a door may use: `lanes`, `prefix` and `destinations` of a section.
+pub(super) fn allowed(
+    r: &mut ConfigReader,
+    section: &str,
+    name: &str,
+    configured: &BTreeMap<Lane, EngineLane>,
+) -> AllowedTasks {
+    let path = |key: &str| format!("{section}.{name}.{key}");
     let lanes = r.texts(&path("lanes"), |names| {
         if names.is_empty() {
             return Err("the names of lanes are expected".to_owned());
@@ -76,17 +89,14 @@ fn limits(r: &mut ConfigReader, name: &str, configured: &BTreeMap<Lane, EngineLa
     }
     let prefix = r.text(&path("prefix"), str::parse::<IdPrefix>);
     if lanes.is_some() && prefix.is_none() && !r.is_wrong(&path("prefix")) {
-        let detail = "without `prefix` the token could replace and cancel tasks of other lanes by their ids";
-        r.fault(&path("lanes"), detail.to_owned(), Some(format!("`prefix = \"{name}.\"`")));
+        let who = section.trim_end_matches('s');
+        let detail = format!("without `prefix` the {who} could replace and cancel tasks of other lanes by their ids");
+        r.fault(&path("lanes"), detail, Some(format!("`prefix = \"{name}.\"`")));
     }
-    let pending_max = path("pending_max");
-    let pending_max = r.has(&pending_max).then(|| r.whole(&pending_max, 1, 1 << 40));
-    TokenLimits {
+    AllowedTasks {
         lanes: lanes.unwrap_or_default(),
         prefix: prefix.unwrap_or_default(),
         destinations: r.texts(&path("destinations"), DestinationPatterns::new),
-        pending_max,
-        puts: r.text(&path("puts"), put_rate),
     }
 }
 

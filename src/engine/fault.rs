@@ -34,6 +34,8 @@ string_enum! {
         BeforeReap = "before_reap",
         /// A reap has ended claims and the reply is not processed.
         AfterReap = "after_reap",
+        /// What the messages of a door say is done, and they are not acknowledged.
+        BeforeAcknowledge = "before_acknowledge",
     }
 }
 
@@ -43,7 +45,7 @@ mod armed {
 
     /// Does nothing.
     #[inline(always)]
-    pub(in crate::engine) fn reached(_: Point) {}
+    pub(crate) fn reached(_: Point) {}
 
     /// Does nothing.
     #[inline(always)]
@@ -93,7 +95,7 @@ mod armed {
     }
 
     /// Passes a point. At the selected point, this ends the process.
-    pub(in crate::engine) fn reached(point: Point) {
+    pub(crate) fn reached(point: Point) {
         reached_with(point, std::iter::empty);
     }
 
@@ -133,4 +135,5 @@ mod armed {
 
 #[cfg(feature = "fault-points")]
 pub(super) use armed::first_half;
-pub(super) use armed::{part_settled, reached, reached_with};
+pub(crate) use armed::reached;
+pub(super) use armed::{part_settled, reached_with};

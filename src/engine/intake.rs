@@ -55,6 +55,19 @@ pub struct LaneRequirements {
     pub sink: Option<Arc<dyn Sink>>,
 }
 
+/// A task to put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTask {
+    /// Its id.
+    pub id: TaskId,
+    /// Its lane.
+    pub lane: Lane,
+    /// The task.
+    pub task: Task,
+    /// The trace that its messages carry on.
+    pub trace: Option<Traceparent>,
+}
+
 /// A put that took effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EffectivePut {
@@ -109,6 +122,28 @@ pub enum PutError {
     /// An error of the timeline.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
+}
+
+impl PutError {
+    /// The stable code of a fault of the task, or of a conflict with another put; `None` for an error of the timeline.
+    #[must_use]
+    pub fn code(&self) -> Option<&'static str> {
+        Some(match self {
+            PutError::InFlight(_) => "in_flight",
+            PutError::KeyReused => "key_reused",
+            PutError::Changed => "changed",
+            PutError::Exists => "exists",
+            PutError::UnknownLane(_) => "unknown_lane",
+            PutError::NoDestination(_) => "missing_field",
+            PutError::BadDestination(_) => "bad_destination",
+            PutError::NoTombstones(_) => "not_applicable",
+            PutError::Never => "never_due",
+            PutError::BadDue => "out_of_range",
+            PutError::Schedule(ScheduleError::Cron(_)) => "bad_cron",
+            PutError::Schedule(ScheduleError::Zone(_)) => "bad_zone",
+            PutError::Timeline(_) => return None,
+        })
+    }
 }
 
 /// The lane is not configured. Names those that are.
@@ -198,28 +233,28 @@ impl Intake {
         tasks: Vec<(TaskId, Lane, Task)>,
         time_limit: Duration,
     ) -> Vec<Result<EffectivePut, PutError>> {
-        self.put_traced(mode, tasks, None, time_limit).await
+        let tasks = tasks.into_iter().map(|(id, lane, task)| NewTask { id, lane, task, trace: None }).collect();
+        self.put_traced(mode, tasks, time_limit).await
     }
 
-    /// Like [`put`](Intake::put), for a request that is part of a trace. The messages carry the trace on.
+    /// Like [`put`](Intake::put), for tasks that may be part of a trace. Their messages carry the trace on.
     pub async fn put_traced(
         &self,
         mode: PutMode,
-        tasks: Vec<(TaskId, Lane, Task)>,
-        trace: Option<Traceparent>,
+        tasks: Vec<NewTask>,
         time_limit: Duration,
     ) -> Vec<Result<EffectivePut, PutError>> {
         let nows = self.all_shards_until(Duration::ZERO);
         let show = (tasks.len() == 1).then(|| tasks[0].clone());
         let mut answers: Vec<Result<EffectivePut, PutError>> = Vec::with_capacity(tasks.len());
         let mut shards: BTreeMap<Shard, Vec<Prepared>> = BTreeMap::new();
-        for (index, (id, lane, task)) in tasks.into_iter().enumerate() {
+        for (index, new) in tasks.into_iter().enumerate() {
             // The search for the first due may take long, so let other tasks of the runtime run.
-            if matches!(task.schedule.when, When::Cron { .. }) {
+            if matches!(new.task.schedule.when, When::Cron { .. }) {
                 tokio::task::yield_now().await;
             }
-            let shard = Shard::of(&id, self.timeline.shards());
-            match self.prepare(index, id, lane, task, nows[usize::from(shard.number())], trace) {
+            let shard = Shard::of(&new.id, self.timeline.shards());
+            match self.prepare(index, new, nows[usize::from(shard.number())]) {
                 Ok(prepared) => {
                     shards.entry(shard).or_default().push(prepared);
                     answers.push(Err(PutError::Timeline(TimelineError::Broken("no answer".into()))));
@@ -231,7 +266,7 @@ impl Intake {
         for (index, answer) in join_all(shards).await.into_iter().flatten() {
             answers[index] = answer;
         }
-        if let (Some((id, _, task)), [Ok(put)]) = (show, answers.as_mut_slice()) {
+        if let (Some(NewTask { id, task, .. }), [Ok(put)]) = (show, answers.as_mut_slice()) {
             let now = nows[usize::from(Shard::of(&id, self.timeline.shards()).number())];
             put.next = self.upcoming(&id, &task, put, now).await;
         }
@@ -318,15 +353,8 @@ impl Intake {
     }
 
     /// Computes the record and the first due of a task.
-    fn prepare(
-        &self,
-        index: usize,
-        id: TaskId,
-        lane: Lane,
-        task: Task,
-        now: Timestamp,
-        trace: Option<Traceparent>,
-    ) -> Result<Prepared, PutError> {
+    fn prepare(&self, index: usize, new: NewTask, now: Timestamp) -> Result<Prepared, PutError> {
+        let NewTask { id, lane, task, trace } = new;
         self.check(&lane, Some(&task.message))?;
         let due = task.schedule.first(&id, now)?.ok_or(PutError::Never)?;
         if !due.is_valid_due() {

@@ -10,6 +10,7 @@
 //! - Each shard has one loop that renews leases, and one that finds missed wake-ups and reaps expired claims.
 //! - A breaker per sink stops the claims of its lanes while the sink is unavailable.
 
+mod allowed;
 mod breaker;
 mod claiming;
 mod context;
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+pub use allowed::{AllowedTasks, IdPrefix, NotAllowed};
 pub use breaker::BreakerState;
 pub use claiming::judge::Reason;
 pub use destinations::FailingDestination;

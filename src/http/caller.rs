@@ -1,9 +1,9 @@
-//! The limits of a caller. All rules for limits on lanes, ids, destinations and the number of puts are here.
+//! The limits of a caller. The rules for lanes, ids and destinations are in [`AllowedTasks`], those for the number of puts
+//! here.
 //!
 //! [`access`](super::access) finds the caller of a request by its token. A token without limits reaches everything that
 //! its scopes allow, and so does every caller while no token is configured.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -12,34 +12,22 @@ use tokio::time::Instant;
 
 use super::Api;
 use super::problem::Problem;
-use crate::engine::{DestinationPatterns, Intake, LaneState};
+use crate::engine::{AllowedTasks, Intake, LaneState, NotAllowed};
 use crate::task::{Lane, Message, TaskId};
 
 /// How long the depth of the lanes is used before it is read again.
 const DEPTH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum length of a prefix, so that the server can make ids with it.
-const MAX_PREFIX_BYTES: usize = 100;
-
 /// The limits of a token. The default has none.
 #[derive(Clone, Debug, Default)]
 pub struct TokenLimits {
-    /// The lanes that the token may use; empty means all. A task without a lane is put into the first one, or into
-    /// `default` if the list is empty.
-    pub lanes: Vec<Lane>,
-    /// The beginning of all ids that it may use.
-    pub prefix: IdPrefix,
-    /// The destinations of its messages, whether a task or its lane names them; `None` means all.
-    pub destinations: Option<DestinationPatterns>,
+    /// The tasks that the token may use.
+    pub allowed: AllowedTasks,
     /// Puts are refused while this many tasks wait, are in flight or are paused in the lanes of the token.
     pub pending_max: Option<u64>,
     /// The rate of its puts.
     pub puts: Option<PutRate>,
 }
-
-/// The beginning of ids; empty by default, which means any.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IdPrefix(String);
 
 /// A rate of puts, which may all come at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,30 +62,6 @@ struct LaneDepth {
     puts: u64,
 }
 
-impl IdPrefix {
-    /// As text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for IdPrefix {
-    type Err = String;
-
-    /// # Errors
-    /// If no valid task id can begin with the text, or if it is too long. The error says what is expected.
-    fn from_str(text: &str) -> Result<IdPrefix, String> {
-        let is_id = text.parse::<TaskId>().is_ok() && text.len() <= MAX_PREFIX_BYTES;
-        let expected = "the beginning of ids is expected, such as `orders.`";
-        if is_id {
-            Ok(IdPrefix(text.to_owned()))
-        } else {
-            Err(format!("{expected}, at most {MAX_PREFIX_BYTES} characters"))
-        }
-    }
-}
-
 impl Caller {
     pub(super) fn new(name: Option<String>, limits: TokenLimits) -> Caller {
         let left = limits.puts.map_or(0.0, |rate| f64::from(rate.puts));
@@ -112,28 +76,28 @@ impl Caller {
 
     /// Whether the caller has any limit. It then may not use routes that concern the tasks of all callers.
     pub(super) fn is_limited(&self) -> bool {
-        let TokenLimits { lanes, prefix, destinations, pending_max, puts } = &self.limits;
-        !lanes.is_empty() || !prefix.0.is_empty() || destinations.is_some() || pending_max.is_some() || puts.is_some()
+        let TokenLimits { allowed, pending_max, puts } = &self.limits;
+        !allowed.are_all() || pending_max.is_some() || puts.is_some()
     }
 
     /// The lane of tasks that name none.
     pub(super) fn default_lane(&self) -> Lane {
-        self.limits.lanes.first().cloned().unwrap_or_default()
+        self.limits.allowed.default_lane()
     }
 
     /// The prefix of all task ids that the caller may use, including the ids that the server generates for it.
     pub(super) fn prefix(&self) -> &str {
-        self.limits.prefix.as_str()
+        self.limits.allowed.prefix.as_str()
     }
 
     /// Whether it may use a lane.
     pub(super) fn may_use(&self, lane: &Lane) -> bool {
-        self.limits.lanes.is_empty() || self.limits.lanes.contains(lane)
+        self.limits.allowed.has_lane(lane)
     }
 
     /// Whether the caller may use this id, in any lane. Dead occurrences with other ids are answered as unknown.
     pub(super) fn owns(&self, id: &TaskId) -> bool {
-        id.as_str().starts_with(self.prefix())
+        self.limits.allowed.has_id(id)
     }
 
     /// Checks that it may use an id.
@@ -141,17 +105,13 @@ impl Caller {
     /// # Errors
     /// 403, whether there is such a task or not.
     pub(super) fn check_id(&self, id: &TaskId) -> Result<(), Problem> {
-        if self.owns(id) {
-            return Ok(());
-        }
-        Err(forbidden("foreign_id", format!("the token is limited to ids that begin with `{}`", self.prefix())))
+        Ok(self.limits.allowed.check_id(id)?)
     }
 
     /// Whether the limits of the caller allow it to put this message into this lane. Faults of the lane or its sink are
     /// reported only if they do; otherwise the caller would learn about lanes that it may not use.
     pub(super) fn may_put(&self, intake: &Intake, lane: &Lane, message: Option<&Message>) -> bool {
-        let destination = message.and_then(|message| intake.destination(lane, message));
-        self.may_use(lane) && destination.is_none_or(|destination| self.check_destination(destination).is_ok())
+        self.limits.allowed.may_put(intake, lane, message)
     }
 
     /// Checks that it may put a task, and counts the put.
@@ -160,8 +120,7 @@ impl Caller {
     /// 403 if id, lane or destination is not its own; 429 if it puts too much.
     pub(super) fn admit_put(&self, api: &Api, id: &TaskId, lane: &Lane, message: &Message) -> Result<(), Problem> {
         self.check_id(id)?;
-        self.check_lane(lane)?;
-        self.check_destination(api.intake.destination(lane, message).unwrap_or_default())?;
+        self.limits.allowed.check_message(&api.intake, lane, message)?;
         self.count_put(api)
     }
 
@@ -190,20 +149,12 @@ impl Caller {
     /// # Errors
     /// 403 if its limits name other lanes, or none.
     pub(super) fn check_lane_to_steer(&self, lane: &Lane) -> Result<(), Problem> {
-        if self.is_limited() && self.limits.lanes.is_empty() {
+        if self.is_limited() && self.limits.allowed.lanes.is_empty() {
             let detail =
                 "the token has limits and no lanes of its own, and this concerns all tasks of a lane".to_owned();
             return Err(forbidden("limited_token", detail));
         }
-        self.check_lane(lane)
-    }
-
-    fn check_lane(&self, lane: &Lane) -> Result<(), Problem> {
-        if self.may_use(lane) {
-            return Ok(());
-        }
-        let own: Vec<_> = self.limits.lanes.iter().map(Lane::as_str).collect();
-        Err(forbidden("foreign_lane", format!("the token is limited to the lanes `{}`", own.join("`, `"))))
+        Ok(self.limits.allowed.check_lane(lane)?)
     }
 
     /// Selects the lanes of a list: the one that was asked for, or all that the caller may use.
@@ -211,17 +162,8 @@ impl Caller {
     /// # Errors
     /// 403 for another one, whether there is such a lane or not.
     pub(super) fn lanes<'a>(&'a self, asked: Option<&'a Lane>) -> Result<impl Fn(&Lane) -> bool + 'a, Problem> {
-        asked.map_or(Ok(()), |lane| self.check_lane(lane))?;
+        asked.map_or(Ok(()), |lane| self.limits.allowed.check_lane(lane))?;
         Ok(move |lane: &Lane| self.may_use(lane) && asked.is_none_or(|asked| asked == lane))
-    }
-
-    fn check_destination(&self, destination: &str) -> Result<(), Problem> {
-        match &self.limits.destinations {
-            Some(allowed) if !allowed.allow(destination) => {
-                Err(forbidden("foreign_destination", format!("the token is limited to destinations {allowed}")))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Checks a put against `pending_max` and the rate, and counts it if both allow it. The number of tasks is at most
@@ -271,6 +213,12 @@ fn forbidden(code: &'static str, detail: String) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, code, detail)
 }
 
+impl From<NotAllowed> for Problem {
+    fn from(error: NotAllowed) -> Problem {
+        forbidden(error.code(), format!("the token is {error}"))
+    }
+}
+
 fn too_many(code: &'static str, detail: String, retry_after: u64) -> Problem {
     Problem { retry_after: Some(retry_after), ..Problem::new(StatusCode::TOO_MANY_REQUESTS, code, detail) }
 }
@@ -300,7 +248,8 @@ mod tests {
     fn tasks_in_other_lanes_do_not_count_towards_pending_max() {
         let lane =
             |name: &str, waiting, in_flight| LaneState { waiting, in_flight, ..LaneState::new(name.parse().unwrap()) };
-        let limits = TokenLimits { lanes: vec!["a".parse().unwrap()], pending_max: Some(10), ..TokenLimits::default() };
+        let allowed = AllowedTasks { lanes: vec!["a".parse().unwrap()], ..AllowedTasks::default() };
+        let limits = TokenLimits { allowed, pending_max: Some(10), ..TokenLimits::default() };
         let caller = Caller::new(None, limits);
         let start = Instant::now();
         let lanes = |waiting| move || vec![lane("a", waiting, 2), lane("b", 1000, 0)];

@@ -29,12 +29,13 @@ use axum::response::{IntoResponse, Response};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::doors::DoorState;
 use crate::engine::{EngineState, FailedAttempt, Intake};
 use crate::metrics::Metrics;
 use crate::task::{Lane, Limits, TaskId};
 
 pub use access::Access;
-pub use caller::{IdPrefix, PutRate, TokenLimits};
+pub use caller::{PutRate, TokenLimits};
 pub use openapi::openapi;
 pub use problem::Problem;
 pub use server::blocking::BlockingPool;
@@ -71,6 +72,8 @@ pub struct Api {
     pub failed_attempt: FindFailedAttempt,
     /// Whether a lane was paused a moment ago.
     pub is_lane_paused: IsLanePaused,
+    /// Returns the state of the doors.
+    pub doors: Box<dyn Fn() -> Vec<DoorState> + Send + Sync>,
     /// The configured tokens.
     pub access: Access,
     /// What is counted.

@@ -287,24 +287,26 @@ impl From<SkipError> for Problem {
 
 impl From<PutError> for Problem {
     fn from(error: PutError) -> Problem {
-        let detail = error.to_string();
-        match error {
+        let (code, detail) = (error.code().unwrap_or("internal"), error.to_string());
+        let pointer = match error {
             PutError::InFlight(key) => {
-                Problem { key: Some(key.to_string().into()), ..Problem::new(StatusCode::CONFLICT, "in_flight", detail) }
+                return Problem {
+                    key: Some(key.to_string().into()),
+                    ..Problem::new(StatusCode::CONFLICT, code, detail)
+                };
             }
-            PutError::Changed => Problem::changed(),
-            PutError::Exists => Problem::new(StatusCode::PRECONDITION_FAILED, "exists", detail),
-            PutError::KeyReused => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", detail),
-            PutError::UnknownLane(_) => Problem::fault("/lane", "unknown_lane", detail),
-            PutError::NoDestination(_) => Problem::fault("/message/destination", "missing_field", detail),
-            PutError::NoTombstones(_) => Problem::fault("/message/tombstone", "not_applicable", detail),
-            PutError::BadDestination(_) => Problem::fault("/message/destination", "bad_destination", detail),
-            PutError::Never => Problem::fault("/schedule", "never_due", detail),
-            PutError::BadDue => Problem::fault("/schedule", "out_of_range", detail),
-            PutError::Schedule(ScheduleError::Cron(_)) => Problem::fault("/schedule/cron", "bad_cron", detail),
-            PutError::Schedule(ScheduleError::Zone(_)) => Problem::fault("/schedule/zone", "bad_zone", detail),
-            PutError::Timeline(error) => error.into(),
-        }
+            PutError::Changed => return Problem::changed(),
+            PutError::Exists => return Problem::new(StatusCode::PRECONDITION_FAILED, code, detail),
+            PutError::KeyReused => return Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail),
+            PutError::Timeline(error) => return error.into(),
+            PutError::UnknownLane(_) => "/lane",
+            PutError::NoDestination(_) | PutError::BadDestination(_) => "/message/destination",
+            PutError::NoTombstones(_) => "/message/tombstone",
+            PutError::Never | PutError::BadDue => "/schedule",
+            PutError::Schedule(ScheduleError::Cron(_)) => "/schedule/cron",
+            PutError::Schedule(ScheduleError::Zone(_)) => "/schedule/zone",
+        };
+        Problem::fault(pointer, code, detail)
     }
 }
 

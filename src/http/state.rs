@@ -16,6 +16,7 @@ use super::caller::Caller;
 use super::lanes::LanePauseView;
 use super::openapi::enums;
 use crate::clock::Timestamp;
+use crate::doors::{DoorState, DoorStatus};
 use crate::engine::intake::RefusedPuts;
 use crate::engine::{BreakerState, EngineState, FailingDestination, InstanceState, LaneState, PublishRate, SinkState};
 use crate::timeline::Link;
@@ -38,6 +39,10 @@ struct StatsView {
     timeline: TimelineView,
     lanes: BTreeMap<String, LaneView>,
     sinks: BTreeMap<String, SinkView>,
+    /// The doors of this instance; missing without any, and for tokens with limits.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(required = false)]
+    doors: BTreeMap<String, DoorView>,
     /// The instances that share the timeline, this one first; missing for tokens with limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -134,6 +139,22 @@ struct InstanceView {
     unavailable_sinks: Vec<String>,
 }
 
+/// A door: it reads messages, and puts or cancels a task for each.
+#[derive(Serialize, ToSchema)]
+#[schema(as = DoorState)]
+struct DoorView {
+    /// The kind of broker.
+    kind: &'static str,
+    /// What it reads.
+    from: String,
+    #[schema(value_type = enums::DoorStatusSchema)]
+    status: &'static str,
+    /// Why it reads nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    detail: Option<String>,
+}
+
 /// A sink.
 #[derive(Serialize, ToSchema)]
 #[schema(as = SinkState)]
@@ -195,6 +216,10 @@ struct ReadyView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     unserved_lanes: Option<Vec<String>>,
+    /// Doors that read nothing at the moment, with the reason; missing if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    stopped_doors: Option<BTreeMap<String, String>>,
 }
 
 /// The answer of `/healthz`.
@@ -241,6 +266,7 @@ pub(super) async fn stats(State(api): State<Arc<Api>>, Extension(caller): Extens
         timeline: if caller.is_limited() { timeline.without_detail() } else { timeline },
         lanes: state.lanes.into_iter().map(|state| lane(state, &caller)).collect(),
         sinks: state.sinks.iter().map(sink).collect(),
+        doors: if caller.is_limited() { BTreeMap::new() } else { (api.doors)().into_iter().map(door).collect() },
         instances: (!caller.is_limited()).then(|| state.instances.iter().map(|one| instance(one)).collect()),
         dead: (!caller.is_limited()).then_some(state.dead),
     };
@@ -321,6 +347,8 @@ fn ready(api: &Api, state: &EngineState, may_read: bool) -> ReadyView {
     };
     let failing = |sink: &SinkState| Some((sink.name.clone(), sink.failing_count)).filter(|(_, count)| *count > 0);
     let unserved = |lane: &&LaneState| lane.sink.is_none();
+    let stopped = |door: DoorState| Some((door.name, door.detail?)).filter(|_| door.status != DoorStatus::Up);
+    let stopped: BTreeMap<_, _> = (api.doors)().into_iter().filter_map(stopped).collect();
     let timeline = timeline(api, state);
     ReadyView {
         ready: matches!(timeline.status, "up" | "degraded"),
@@ -329,6 +357,7 @@ fn ready(api: &Api, state: &EngineState, may_read: bool) -> ReadyView {
         failing_destinations: may_read.then(|| state.sinks.iter().filter_map(failing).collect()),
         unserved_lanes: may_read
             .then(|| state.lanes.iter().filter(unserved).map(|lane| lane.lane.to_string()).collect()),
+        stopped_doors: Some(stopped).filter(|stopped| may_read && !stopped.is_empty()),
     }
 }
 
@@ -374,6 +403,11 @@ fn lane(state: LaneState, caller: &Caller) -> (String, LaneView) {
 fn instance(state: &InstanceState) -> InstanceView {
     let InstanceState { id, version, lanes, unavailable_sinks } = state.clone();
     InstanceView { id, version, lanes: lanes.iter().map(ToString::to_string).collect(), unavailable_sinks }
+}
+
+fn door(state: DoorState) -> (String, DoorView) {
+    let DoorState { name, kind, from, status, detail } = state;
+    (name, DoorView { kind, from, status: status.as_str(), detail })
 }
 
 fn millis(time: Duration) -> f64 {

@@ -70,6 +70,23 @@ pub(super) struct CallLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct DoorLabel {
+    pub(super) door: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct DoorResultLabel {
+    pub(super) door: String,
+    pub(super) result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct DoorCodeLabel {
+    pub(super) door: String,
+    pub(super) code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct RequestLabel {
     pub(super) route: &'static str,
     pub(super) status: u16,

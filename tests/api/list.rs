@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use punctual::engine::AllowedTasks;
 use punctual::http::TokenLimits;
 use punctual::http::access::Scope;
 use serde_json::{Value, json};
@@ -133,11 +134,12 @@ async fn after_a_restart_of_redis_a_list_begins_again() {
 
 /// A stage with the tokens `boss`, and `own` for ids that begin with `shop.`, in the lane `default`.
 pub(super) async fn stage_with_limited_token() -> Stage {
-    let limits = TokenLimits {
+    let allowed = AllowedTasks {
         lanes: vec!["default".parse().unwrap()],
         prefix: "shop.".parse().unwrap(),
-        ..TokenLimits::default()
+        ..AllowedTasks::default()
     };
+    let limits = TokenLimits { allowed, ..TokenLimits::default() };
     let tokens = [known("own", &[Scope::Read], limits), known("boss", Scope::ALL, TokenLimits::default())];
     Stage::start_with(|terms| terms.access = punctual::http::Access::by_tokens(tokens)).await
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use punctual::clock::Timestamp;
-use punctual::engine::LaneState;
+use punctual::engine::{AllowedTasks, LaneState};
 use punctual::http::access::Scope;
 use punctual::http::{Access, PutRate, TokenLimits};
 use punctual::task::Lane;
@@ -37,12 +37,12 @@ const COLUMNS: [(&str, &str, About); 8] = [
 ];
 
 fn shop() -> TokenLimits {
-    TokenLimits {
+    let allowed = AllowedTasks {
         lanes: vec!["alerts".parse().unwrap()],
         prefix: "shop.".parse().expect("a prefix"),
         destinations: Some(DestinationPatterns::new(vec!["orders.*".to_owned()]).unwrap()),
-        ..TokenLimits::default()
-    }
+    };
+    TokenLimits { allowed, ..TokenLimits::default() }
 }
 
 /// A server with a token of each scope, and one with limits.
@@ -304,7 +304,8 @@ async fn a_cursor_never_reveals_a_dead_occurrence_of_others() {
 
 #[tokio::test]
 async fn a_prefix_is_one_of_ids_and_not_of_keys() {
-    let stage = stage(TokenLimits { prefix: "shop:".parse().expect("a prefix"), ..TokenLimits::default() }).await;
+    let allowed = AllowedTasks { prefix: "shop:".parse().expect("a prefix"), ..AllowedTasks::default() };
+    let stage = stage(TokenLimits { allowed, ..TokenLimits::default() }).await;
     let key = stage.make_dead("shop", -10, "rejected", "alerts");
     stage.make_dead("shop:1", -10, "rejected", "alerts");
     assert_eq!(stage.ask("shop", "GET", &format!("/v1/dead/{key}"), "").await.problem().1, "unknown");

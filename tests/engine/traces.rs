@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use punctual::engine::intake::NewTask;
 use punctual::task::{Key, Traceparent};
 use punctual_sinks::memory::Answer;
 
@@ -12,8 +13,8 @@ const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// Puts a task with a trace context and returns its due time.
 async fn put_traced(bed: &Bed, name: &str, task: Task) -> Timestamp {
     let trace: Traceparent = TRACE.parse().unwrap();
-    let tasks = vec![(id(name), Lane::default(), task)];
-    let put = bed.intake.put_traced(PutMode::Put, tasks, Some(trace), seconds(2)).await.remove(0);
+    let new = NewTask { id: id(name), lane: Lane::default(), task, trace: Some(trace) };
+    let put = bed.intake.put_traced(PutMode::Put, vec![new], seconds(2)).await.remove(0);
     put.unwrap().due
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::Args;
 use futures_util::future::join_all;
+use punctual_sinks::source::SourceError;
 use punctual_sinks::{Cause, SinkError};
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -22,6 +23,7 @@ use super::parts::Parts;
 use super::program::{Failure, runtime};
 use super::{SourceArguments, say, serve};
 use crate::config::{Config, ConfigError, ConfigFault};
+use crate::doors::Door;
 use crate::engine::EngineSink;
 use crate::timeline::redis::{NOT_SET_UP, RedisError, ServerCheckError, check_server};
 
@@ -133,9 +135,10 @@ async fn ask_all(config: &Config, parts: &Parts, wanted: Option<Wanted<'_>>) -> 
         };
         std::iter::once(finding).chain(lanes).collect::<Vec<_>>()
     });
-    let (timeline, sinks) = tokio::join!(ask_timeline(config, parts), join_all(sinks));
+    let doors = parts.doors.iter().map(|door| ask_door(config, door));
+    let (timeline, sinks, doors) = tokio::join!(ask_timeline(config, parts), join_all(sinks), join_all(doors));
     let unknown = wanted.and_then(|wanted| destinations::unknown_lane(config, wanted));
-    std::iter::once(timeline).chain(sinks.into_iter().flatten()).chain(unknown).collect()
+    std::iter::once(timeline).chain(sinks.into_iter().flatten()).chain(doors).chain(unknown).collect()
 }
 
 async fn ask_timeline(config: &Config, parts: &Parts) -> Finding {
@@ -197,6 +200,23 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
         }
     };
     Finding { of: format!("sink {name}"), result, warnings: Vec::new() }
+}
+
+async fn ask_door(config: &Config, door: &Door) -> Finding {
+    let limit = door.sink.answer_timeout() + TIMEOUT_MARGIN;
+    let path = |key: &str| format!("doors.{}.{key}", door.name);
+    let result = match timeout(limit, door.source.check()).await {
+        Ok(Ok(())) => Ok(format!("{}: {}", door.from, door.source.kind())),
+        Ok(Err(SourceError::Away(away))) => {
+            Err(CheckFailure::new(config, &path("sink"), kind(away.cause), away.detail))
+        }
+        Ok(Err(SourceError::Missing(detail))) => Err(CheckFailure::new(config, &path("from"), Kind::Other, detail)),
+        Err(_) => {
+            let detail = format!("no answer within {limit:?}");
+            Err(CheckFailure::new(config, &path("sink"), Kind::Unreachable, detail))
+        }
+    };
+    Finding { of: format!("door {}", door.name), result, warnings: Vec::new() }
 }
 
 /// The kind and the text of a sink's error.

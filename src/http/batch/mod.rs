@@ -33,7 +33,7 @@ use super::problem::Problem;
 use super::server::body;
 use super::tasks::is_overdue;
 use crate::clock::Timestamp;
-use crate::engine::intake::{EffectivePut, PutError};
+use crate::engine::intake::{EffectivePut, NewTask, PutError};
 use crate::task::{TaskId, Traceparent};
 use crate::timeline::PutMode;
 
@@ -183,14 +183,14 @@ async fn put_group(
         match line {
             Line::Task(id, lane, task) => {
                 asked.push((number, Ok(id.clone())));
-                puts.push((id, lane, *task));
+                puts.push(NewTask { id, lane, task: *task, trace });
             }
             Line::Wrong(id, problem) => asked.push((number, Err((id, *problem)))),
         }
     }
     let mut put = Vec::new();
     if !puts.is_empty() {
-        put = api.intake.put_traced(PutMode::Put, puts, trace, api.limits.timeline_timeout).await;
+        put = api.intake.put_traced(PutMode::Put, puts, api.limits.timeline_timeout).await;
     }
     let (mut put, now) = (put.into_iter(), api.intake.clock().now());
     let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();

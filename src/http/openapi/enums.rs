@@ -52,6 +52,17 @@ pub(in crate::http) enum TimelineStatus {
     Down,
 }
 
+/// `waiting`: the timeline, or the destination for rejected messages, accepts nothing; `unavailable`: the source cannot be
+/// read.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = DoorStatus)]
+pub(in crate::http) enum DoorStatusSchema {
+    Up,
+    Waiting,
+    Unavailable,
+}
+
 /// `open`: the sink is unavailable; `half-open`: one batch is tried.
 #[derive(ToSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -29,7 +29,7 @@ use super::server::body;
 use super::server::body::WholeBody;
 use super::{Api, json, query};
 use crate::engine::dead::MAX_SEARCHED;
-use crate::engine::intake;
+use crate::engine::intake::{EffectivePut, NewTask};
 use crate::task::TaskId;
 use crate::task::spec::{self, Fault};
 use crate::timeline::{CancelAnswer, PutMode, TaskRevision};
@@ -231,14 +231,13 @@ async fn read_and_put(
     mode: PutMode,
     id: Result<TaskId, Fault>,
     request: Request,
-) -> Result<(TaskId, intake::EffectivePut), Problem> {
+) -> Result<(TaskId, EffectivePut), Problem> {
     let (parts, body) = request.into_parts();
     let WholeBody { bytes, held: _until_it_is_put } = body::json(&parts.headers, body, api).await?;
     let (id, read) = Problem::unless_both(id, api.read_task(caller, bytes).await?)?;
     caller.admit_put(api, &id, &read.lane, &read.task.message)?;
-    let tasks = vec![(id.clone(), read.lane, read.task)];
-    let trace = body::trace(&parts.headers);
-    match api.intake.put_traced(mode, tasks, trace, api.limits.timeline_timeout).await.pop() {
+    let task = NewTask { id: id.clone(), lane: read.lane, task: read.task, trace: body::trace(&parts.headers) };
+    match api.intake.put_traced(mode, vec![task], api.limits.timeline_timeout).await.pop() {
         Some(put) => Ok((id, put?)),
         None => Err(Problem::unanswered()),
     }

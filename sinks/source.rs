@@ -1,0 +1,87 @@
+//! Reading from a broker: the [`Source`] trait and what it returns.
+//!
+//! A source reads messages in order, and reads them again until they are acknowledged. Like a sink, it knows nothing of
+//! tasks, timelines or HTTP.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::Away;
+
+/// Where to read, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceOptions {
+    /// What to read: `stream/group` of Redis.
+    pub from: String,
+    /// Whether messages are deleted once they are acknowledged. Only for Redis Streams, which keep them otherwise.
+    pub delete: bool,
+}
+
+/// A topic, queue or stream to read messages from.
+#[async_trait]
+pub trait Source: Send + Sync + 'static {
+    /// Reads up to `max` messages, in the order of the source. Waits up to about a second for the first one, and returns
+    /// none if none comes. Messages that were returned before and are not acknowledged may come again.
+    ///
+    /// Dropped before it returns, it may have read messages, which come again later.
+    ///
+    /// # Errors
+    /// If nothing can be read at the moment. Call it again after a pause.
+    async fn next(&self, max: usize) -> Result<Vec<Incoming>, SourceError>;
+
+    /// Acknowledges messages, so that they do not come again.
+    ///
+    /// # Errors
+    /// If some of them may come again.
+    async fn acknowledge(&self, receipts: Vec<Receipt>) -> Result<(), SourceError>;
+
+    /// Checks that the broker answers and has what is to be read. Reads and writes nothing.
+    ///
+    /// # Errors
+    /// What is missing.
+    async fn check(&self) -> Result<(), SourceError>;
+
+    /// Ends its connections. Takes at most `deadline`.
+    async fn close(&self, deadline: Duration);
+
+    /// The kind of broker, as of its sink: `redis`, `memory`.
+    fn kind(&self) -> &'static str;
+}
+
+/// A message that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// Its place in the source, which no other message has or had: the id of the entry.
+    pub place: String,
+    /// When it was sent, in epoch milliseconds; `None` if the broker does not tell.
+    pub time_ms: Option<i64>,
+    /// Its body; `None` if it has no value at all.
+    pub body: Option<Bytes>,
+    /// Its headers, in order.
+    pub headers: Vec<(String, Bytes)>,
+    /// To acknowledge it with.
+    pub receipt: Receipt,
+}
+
+/// What a source needs to acknowledge a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receipt(pub(crate) String);
+
+/// Why a source cannot be read at the moment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// There is no usable connection.
+    #[error("{0}")]
+    Away(Away),
+    /// The broker has no such topic, queue, stream or group, or does not let this user read it.
+    #[error("{0}")]
+    Missing(String),
+}
+
+impl From<Away> for SourceError {
+    fn from(away: Away) -> SourceError {
+        SourceError::Away(away)
+    }
+}

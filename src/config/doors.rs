@@ -1,0 +1,119 @@
+//! Reads `[doors.NAME]`: where each door reads, and what becomes of its messages.
+
+use std::collections::BTreeMap;
+
+use super::SinkSection;
+use super::read::{ConfigReader, list};
+use super::tokens::allowed;
+use crate::doors::{Dialect, SourceOptions};
+use crate::engine::{AllowedTasks, EngineLane};
+use crate::task::{CatchUp, Lane};
+
+/// Number of messages that are read at once, unless the configuration says otherwise.
+const BATCH: usize = 500;
+
+/// `[doors.NAME]`
+#[derive(Clone, Debug)]
+pub struct DoorSection {
+    /// The sink whose broker it reads from, with the same login.
+    pub sink: String,
+    /// What it reads there.
+    pub source: SourceOptions,
+    /// How its messages say what to do.
+    pub dialect: Dialect,
+    /// Where messages go that cannot be put; `None` drops them.
+    pub rejected: Option<String>,
+    /// Maximum number of messages that are read at once.
+    pub batch: usize,
+    /// The lane of tasks that name none.
+    pub lane: Option<Lane>,
+    /// The destination of messages that name none.
+    pub destination: Option<String>,
+    /// The catch-up of tasks that name none.
+    pub catch_up: Option<CatchUp>,
+    /// The tasks that its messages may use.
+    pub allowed: AllowedTasks,
+}
+
+/// `[doors.NAME]`. A door without a sink or a source is a fault and left out.
+pub(super) fn doors(
+    r: &mut ConfigReader,
+    sinks: &BTreeMap<String, SinkSection>,
+    lanes: &BTreeMap<Lane, EngineLane>,
+) -> BTreeMap<String, DoorSection> {
+    let mut doors = BTreeMap::new();
+    for name in r.names("doors") {
+        if let Err(bad) = name.parse::<Lane>() {
+            r.fault(&format!("doors.{name}"), bad.to_string(), None);
+        }
+        if let Some(door) = door(r, &name, sinks, lanes) {
+            doors.insert(name, door);
+        }
+    }
+    doors
+}
+
+fn door(
+    r: &mut ConfigReader,
+    name: &str,
+    sinks: &BTreeMap<String, SinkSection>,
+    lanes: &BTreeMap<Lane, EngineLane>,
+) -> Option<DoorSection> {
+    let path = |key: &str| format!("doors.{name}.{key}");
+    for (key, text) in [
+        ("sink", "a door needs the `sink` whose broker it reads from"),
+        ("from", "a door needs what it reads, such as `from = \"punctual.in/punctual\"`"),
+        ("rejected", "a door needs the destination `rejected` for messages that cannot be put; `\"\"` drops them"),
+    ] {
+        if !r.has(&path(key)) {
+            r.fault(&path(key), text.to_owned(), None);
+        }
+    }
+    let text = |text: &str| Ok(text.to_owned());
+    let there: Vec<String> = r.names("sinks");
+    let sink = r.text(&path("sink"), text).filter(|sink| {
+        let is_known = there.contains(sink);
+        is_known || {
+            r.unknown_name(&path("sink"), sink, &there);
+            false
+        }
+    });
+    let from = r.text(&path("from"), text);
+    let rejected = r.text(&path("rejected"), text);
+    let reads = from.as_deref().map(|from| from.rsplit_once('/').map_or(from, |(stream, _)| stream));
+    if rejected.is_some() && rejected.as_deref() == reads {
+        r.fault(&path("rejected"), "the door would read its own rejected messages again".to_owned(), None);
+    }
+    let known: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.as_str()).collect();
+    let dialect = r
+        .text(&path("dialect"), |text| Dialect::of(text).ok_or_else(|| format!("one of {} is expected", list(&known))));
+    let known: Vec<&str> = CatchUp::ALL.iter().map(|catch_up| catch_up.as_str()).collect();
+    let catch_up = r.text(&path("catch_up"), |text| {
+        CatchUp::of(text).ok_or_else(|| format!("one of {} is expected", list(&known)))
+    });
+    let lane = r.text(&path("lane"), |text| text.parse::<Lane>().map_err(|bad| bad.to_string()));
+    if let Some(unknown) = lane.as_ref().filter(|lane| !lanes.contains_key(lane)) {
+        let there: Vec<String> = lanes.keys().map(ToString::to_string).collect();
+        r.unknown_name(&path("lane"), unknown.as_str(), &there);
+    }
+    let allowed = allowed(r, "doors", name, lanes);
+    if let Some(lane) = lane.as_ref().filter(|lane| !allowed.has_lane(lane)) {
+        r.fault(&path("lane"), format!("the lane `{lane}` is not one of the `lanes` of the door"), None);
+    }
+    let batch = path("batch");
+    let batch = if r.has(&batch) { usize::try_from(r.whole(&batch, 1, 1000)).unwrap_or(BATCH) } else { BATCH };
+    let delete = r.has(&path("delete")) && r.boolean(&path("delete"));
+    let destination = r.text(&path("destination"), text).filter(|text| !text.is_empty());
+    let sink = sink.filter(|sink| sinks.contains_key(sink))?;
+    Some(DoorSection {
+        sink,
+        source: SourceOptions { from: from?, delete },
+        dialect: dialect.unwrap_or(Dialect::Own),
+        rejected: rejected.filter(|text| !text.is_empty()),
+        batch,
+        lane,
+        destination,
+        catch_up,
+        allowed,
+    })
+}

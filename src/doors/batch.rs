@@ -1,0 +1,171 @@
+//! The order in which the instructions of a batch take effect.
+//!
+//! A call to the timeline contains no id twice, so a batch is cut into parts, which follow each other. A task that a later
+//! message of the same part replaces or cancels is not put at all if that message was sent before the first due: read in
+//! time, it would have come in time. Otherwise a door that is behind would publish what its users have cancelled.
+
+use std::collections::HashMap;
+
+use super::dialects::{Instruction, PutInstruction};
+use crate::clock::Timestamp;
+use crate::engine::intake::NewTask;
+use crate::task::TaskId;
+
+/// Instructions that take effect at once. Each has the number of its message in the batch.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct BatchPart {
+    /// Tasks whose id no other message has.
+    pub(super) posts: Vec<(usize, NewTask)>,
+    /// Tasks whose id the message names.
+    pub(super) puts: Vec<(usize, NewTask)>,
+    pub(super) cancels: Vec<(usize, TaskId)>,
+}
+
+/// The parts of a batch, and the messages whose tasks are not put.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct BatchPlan {
+    pub(super) parts: Vec<BatchPart>,
+    pub(super) superseded: Vec<usize>,
+}
+
+/// An instruction for a message, and when that was sent.
+pub(super) struct Sent {
+    pub(super) number: usize,
+    pub(super) time: Option<Timestamp>,
+    pub(super) instruction: Instruction,
+}
+
+/// What is known of an id in the current part.
+enum Former {
+    /// It is put, with this first due.
+    Put { due: Option<Timestamp> },
+    /// It is cancelled.
+    Cancel,
+}
+
+/// Cuts a batch into parts.
+pub(super) fn plan(batch: Vec<Sent>) -> BatchPlan {
+    let mut plan = BatchPlan::default();
+    let (mut part, mut formers) = (BatchPart::default(), HashMap::<TaskId, Former>::new());
+    for Sent { number, time, instruction } in batch {
+        let (id, former) = match instruction {
+            Instruction::Skip => continue,
+            Instruction::Put(put) => {
+                let PutInstruction { new, names_id, due } = *put;
+                if !names_id {
+                    part.posts.push((number, new));
+                    continue;
+                }
+                let id = new.id.clone();
+                make_room(&id, time, &mut part, &mut formers, &mut plan);
+                part.puts.push((number, new));
+                (id, Former::Put { due })
+            }
+            Instruction::Cancel(id) => {
+                make_room(&id, time, &mut part, &mut formers, &mut plan);
+                part.cancels.push((number, id.clone()));
+                (id, Former::Cancel)
+            }
+        };
+        formers.insert(id, former);
+    }
+    plan.parts.push(part);
+    plan
+}
+
+/// Removes the id from the current part, or begins the next part.
+fn make_room(
+    id: &TaskId,
+    time: Option<Timestamp>,
+    part: &mut BatchPart,
+    formers: &mut HashMap<TaskId, Former>,
+    plan: &mut BatchPlan,
+) {
+    match formers.get(id) {
+        None => {}
+        Some(Former::Put { due }) if time.zip(*due).is_some_and(|(time, due)| time < due) => {
+            let at = part.puts.iter().position(|(_, new)| new.id == *id);
+            plan.superseded.extend(at.map(|at| part.puts.remove(at).0));
+        }
+        Some(_) => {
+            plan.parts.push(std::mem::take(part));
+            formers.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::{Message, Schedule, Task, When};
+
+    const NOON: i64 = 1_795_262_400_000;
+
+    fn id(text: &str) -> TaskId {
+        text.parse().unwrap()
+    }
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(NOON + ms)
+    }
+
+    fn new(name: &str, due: i64) -> NewTask {
+        let schedule = Schedule { when: When::At(at(due)), end: None, limit: None, spread: None };
+        let task = Task { schedule, message: Message::default(), retry: None, catch_up: None };
+        NewTask { id: id(name), lane: "default".parse().unwrap(), task, trace: None }
+    }
+
+    /// `put a 5`, `cancel a` or `post a 5`, each sent at its time.
+    fn planned(batch: &[(i64, &str)]) -> String {
+        let sent = batch.iter().enumerate().map(|(number, (time, text))| {
+            let words: Vec<&str> = text.split(' ').collect();
+            let due = words.get(2).map_or(0, |due| due.parse().unwrap());
+            let put = |names_id| Box::new(PutInstruction { new: new(words[1], due), names_id, due: Some(at(due)) });
+            let instruction = match words[0] {
+                "put" => Instruction::Put(put(true)),
+                "post" => Instruction::Put(put(false)),
+                "cancel" => Instruction::Cancel(id(words[1])),
+                _ => Instruction::Skip,
+            };
+            Sent { number, time: (*time >= 0).then(|| at(*time)), instruction }
+        });
+        let plan = plan(sent.collect());
+        let numbers = |part: &BatchPart| {
+            let posts = part.posts.iter().map(|(number, _)| format!("post {number}"));
+            let puts = part.puts.iter().map(|(number, _)| format!("put {number}"));
+            let cancels = part.cancels.iter().map(|(number, _)| format!("cancel {number}"));
+            posts.chain(puts).chain(cancels).collect::<Vec<_>>().join(", ")
+        };
+        let parts: Vec<String> = plan.parts.iter().map(numbers).collect();
+        format!("{}; superseded {:?}", parts.join(" | "), plan.superseded)
+    }
+
+    #[test]
+    fn instructions_for_different_ids_are_one_part() {
+        assert_eq!(
+            planned(&[(0, "put a 5"), (1, "cancel b"), (2, "post c 5")]),
+            "post 2, put 0, cancel 1; superseded []"
+        );
+        assert_eq!(planned(&[(0, "skip"), (1, "post a 5"), (2, "post a 5")]), "post 1, post 2; superseded []");
+    }
+
+    #[test]
+    fn what_was_replaced_or_cancelled_before_its_due_is_not_put() {
+        assert_eq!(planned(&[(0, "put a 5"), (4, "cancel a")]), "cancel 1; superseded [0]");
+        assert_eq!(planned(&[(0, "put a 5"), (4, "put a 9"), (8, "put a 20")]), "put 2; superseded [0, 1]");
+        assert_eq!(planned(&[(0, "put a 5"), (4, "put a 9"), (8, "cancel a")]), "cancel 2; superseded [0, 1]");
+    }
+
+    #[test]
+    fn what_was_sent_at_the_due_or_later_or_at_an_unknown_time_takes_effect_after_it() {
+        assert_eq!(planned(&[(0, "put a 5"), (5, "cancel a")]), "put 0 | cancel 1; superseded []");
+        assert_eq!(planned(&[(0, "put a 5"), (6, "put a 9")]), "put 0 | put 1; superseded []");
+        assert_eq!(planned(&[(-1, "put a 5"), (-1, "put a 9")]), "put 0 | put 1; superseded []");
+        assert_eq!(planned(&[(0, "cancel a"), (1, "put a 9")]), "cancel 0 | put 1; superseded []");
+        assert_eq!(planned(&[(0, "put a 5"), (5, "put a 9"), (6, "cancel a")]), "put 0 | cancel 2; superseded [1]");
+        assert_eq!(
+            planned(&[(0, "put a 5"), (1, "put b 5"), (5, "cancel a"), (6, "cancel b")]),
+            "put 0, put 1 | cancel 2, cancel 3; superseded []"
+        );
+    }
+}

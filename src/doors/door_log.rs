@@ -1,0 +1,62 @@
+//! What the log says of a door: a line when it stops and one when it goes on, and a few each minute of rejected messages.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::dialects::Rejection;
+use super::{Door, DoorStatus};
+
+/// The pause between two lines about the same thing.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
+
+/// Maximum number of lines about rejected messages in that time.
+const MAX_LINES: u64 = 10;
+
+/// What was logged of a door.
+#[derive(Default)]
+pub(super) struct DoorLog {
+    /// Since when it does not read, and when that was last logged.
+    stopped: Option<(Instant, Instant)>,
+    /// Since when lines about rejected messages are counted, and how many there were.
+    rejected: Option<(Instant, u64)>,
+}
+
+impl DoorLog {
+    /// The door does not read.
+    pub(super) fn stopped(&mut self, door: &Door, status: DoorStatus, detail: &str) {
+        let now = Instant::now();
+        match &mut self.stopped {
+            Some((_, logged)) if now.duration_since(*logged) < LOG_PAUSE => return,
+            Some((since, logged)) => {
+                *logged = now;
+                let outage_s = now.duration_since(*since).as_secs();
+                warn!(door = door.name, status = status.as_str(), detail, outage_s, "the door still reads nothing");
+                return;
+            }
+            None => self.stopped = Some((now, now)),
+        }
+        warn!(door = door.name, status = status.as_str(), detail, "the door reads nothing; retrying");
+    }
+
+    /// The door reads.
+    pub(super) fn goes_on(&mut self, door: &Door) {
+        if let Some((since, _)) = self.stopped.take() {
+            info!(door = door.name, outage_s = since.elapsed().as_secs(), "the door reads again");
+        }
+    }
+
+    /// A message is rejected.
+    pub(super) fn rejected(&mut self, door: &Door, place: &str, why: &Rejection) {
+        let now = Instant::now();
+        let minute = self.rejected.take().filter(|(since, _)| now.duration_since(*since) < LOG_PAUSE);
+        let (since, lines) = minute.unwrap_or((now, 0));
+        self.rejected = Some((since, lines + 1));
+        if lines < MAX_LINES {
+            let (code, detail) = (why.code, why.detail.as_str());
+            let more = if lines + 1 == MAX_LINES { "no more lines for a minute" } else { "" };
+            warn!(door = door.name, place, code, detail, more, "a message was rejected");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Doors: tasks from messages. A door reads messages from a topic, queue or stream, and puts or cancels a task for each of
+//! them.
+//!
+//! - A message is acknowledged once the timeline has answered, so it is read again if this instance dies before.
+//! - The id of its task follows from the message: a message that is read again finds its task, and changes nothing.
+//! - A message that cannot be put goes to the destination `rejected` and is then acknowledged. Nothing vanishes.
+//! - While the timeline or that destination is unavailable, the door waits: it reads and acknowledges nothing more.
+
+mod batch;
+mod dialects;
+mod door_log;
+mod pump;
+mod rejected;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use punctual_sinks::Sink;
+use punctual_sinks::source::Source;
+pub use punctual_sinks::source::SourceOptions;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use self::pump::Pump;
+use crate::engine::{AllowedTasks, Intake};
+use crate::metrics::Metrics;
+use crate::task::{CatchUp, Lane, Limits};
+
+string_enum! {
+    /// How the messages of a door say what to do.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Dialect {
+        /// Headers that begin with `punctual-`.
+        Own = "own",
+    }
+}
+
+string_enum! {
+    /// Whether a door reads.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum DoorStatus {
+        /// It reads.
+        Up = "up",
+        /// The timeline, or the destination for rejected messages, accepts nothing. It reads nothing more until it does.
+        Waiting = "waiting",
+        /// Its source cannot be read.
+        Unavailable = "unavailable",
+    }
+}
+
+/// A door: where it reads, and what becomes of its messages.
+#[derive(Clone)]
+pub struct Door {
+    /// Its name, a part of the ids that it makes.
+    pub name: String,
+    /// Where it reads.
+    pub source: Arc<dyn Source>,
+    /// The name of that place.
+    pub from: String,
+    /// How its messages say what to do.
+    pub dialect: Dialect,
+    /// The sink on the same broker, for messages that are rejected.
+    pub sink: Arc<dyn Sink>,
+    /// Where those go; `None` drops them, counted and logged.
+    pub rejected: Option<String>,
+    /// Maximum number of messages that are read at once, 1 to 1000.
+    pub batch: usize,
+    /// The lane of tasks that name none; `None` is the first allowed one.
+    pub lane: Option<Lane>,
+    /// The destination of messages that name none; `None` is that of the lane.
+    pub destination: Option<String>,
+    /// The catch-up of tasks that name none.
+    pub catch_up: Option<CatchUp>,
+    /// The tasks that its messages may use. All ids begin with the prefix.
+    pub allowed: AllowedTasks,
+    /// The maximum sizes of a task.
+    pub limits: Limits,
+    /// The zone of cron schedules that name none; `None` is UTC.
+    pub zone: Option<String>,
+    /// How long the timeline may take to answer.
+    pub timeline_timeout: Duration,
+}
+
+/// The state of a door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DoorState {
+    /// Its name.
+    pub name: String,
+    /// The kind of broker.
+    pub kind: &'static str,
+    /// What it reads.
+    pub from: String,
+    /// Whether it reads.
+    pub status: DoorStatus,
+    /// Why it does not.
+    pub detail: Option<String>,
+}
+
+/// The doors of an instance. Dropping them ends them at once.
+pub struct Doors {
+    doors: Vec<(Arc<Door>, Arc<Mutex<DoorState>>)>,
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+}
+
+impl Doors {
+    /// Starts to read.
+    #[must_use]
+    pub fn start(doors: Vec<Door>, intake: &Intake, metrics: &Metrics) -> Doors {
+        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        let doors: Vec<_> =
+            doors.into_iter().map(|door| (Arc::new(door.clone()), Arc::new(Mutex::new(door.state())))).collect();
+        for (door, state) in &doors {
+            info!(door = door.name, from = door.from, kind = door.source.kind(), "reading tasks from messages");
+            let metrics = metrics.door(&door.name);
+            let pump = Pump::new(Arc::clone(door), intake.clone(), metrics, Arc::clone(state), stop.clone());
+            tasks.spawn(pump.run());
+        }
+        Doors { doors, tasks, stop }
+    }
+
+    /// A function that returns the state of each.
+    pub fn states(&self) -> impl Fn() -> Vec<DoorState> + Send + Sync + use<> {
+        let states: Vec<_> = self.doors.iter().map(|(_, state)| Arc::clone(state)).collect();
+        move || states.iter().map(|state| state.lock().clone()).collect()
+    }
+
+    /// Reads no more, and completes and acknowledges what was read; takes at most `deadline`.
+    pub async fn stop(mut self, deadline: Duration) {
+        self.stop.cancel();
+        let ended = timeout(deadline, async { while self.tasks.join_next().await.is_some() {} });
+        if ended.await.is_err() {
+            warn!("some messages of doors are not acknowledged, and will be read again");
+        }
+        self.tasks.abort_all();
+        for (door, _) in &self.doors {
+            door.source.close(CLOSE_TIMEOUT).await;
+        }
+    }
+}
+
+/// How long it may take to close a source.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Door {
+    /// Its state before it has read anything.
+    fn state(&self) -> DoorState {
+        DoorState {
+            name: self.name.clone(),
+            kind: self.source.kind(),
+            from: self.from.clone(),
+            status: DoorStatus::Up,
+            detail: None,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Copies of messages that a door rejects, for the destination `rejected`.
+//!
+//! A copy has the body and the headers of the message, and says why it was rejected. Whoever reads it can mend it and send
+//! it again; a door that reads such a copy acknowledges it without doing anything.
+
+use bytes::Bytes;
+use punctual_sinks::source::Incoming;
+use punctual_sinks::{Message, headers};
+
+use super::Door;
+use super::dialects::Rejection;
+
+/// Header names of a copy, behind `punctual-`: the code, its explanation, and where the message was.
+pub(super) const REJECTED: &str = "rejected";
+const CODE: &str = "punctual-rejected";
+const DETAIL: &str = "punctual-rejected-detail";
+const FROM: &str = "punctual-rejected-from";
+
+/// Headers of the message that its copy does not have, in lower case: the sink writes them, or they are in another place.
+const NOT_COPIED: [&str; 5] = [headers::KEY, headers::TASK, headers::DUE, headers::ATTEMPT, "payload"];
+
+/// The copy of a message; `whole` is whether with body and headers.
+pub(super) fn copy(door: &Door, destination: &str, message: &Incoming, why: &Rejection, whole: bool) -> Message {
+    let mut copy = Message {
+        // Brokers that deduplicate drop a second copy.
+        key: format!("{}/{}/rejected", door.name, message.place),
+        task: String::new(),
+        due_ms: 0,
+        attempt: 1,
+        destination: destination.to_owned(),
+        record_key: None,
+        headers: Vec::new(),
+        content_type: None,
+        payload: Bytes::new(),
+        is_tombstone: false,
+    };
+    if whole {
+        for (name, value) in &message.headers {
+            let (lower, value) = (name.to_ascii_lowercase(), String::from_utf8_lossy(value).into_owned());
+            if lower == headers::CONTENT_TYPE {
+                copy.content_type = Some(value);
+            } else if !NOT_COPIED.contains(&lower.as_str()) && !lower.starts_with(CODE) {
+                copy.headers.push((name.clone(), value));
+            }
+        }
+        copy.payload = message.body.clone().unwrap_or_default();
+    }
+    let from = format!("{} {}", door.from, message.place);
+    for (name, value) in [(CODE, why.code), (DETAIL, why.detail.as_str()), (FROM, from.as_str())] {
+        copy.headers.push((name.to_owned(), value.to_owned()));
+    }
+    copy
+}

@@ -1,0 +1,267 @@
+//! Doors over Redis Streams: real servers and instances, read back by `redis-cli`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::support::published::read_stream;
+use crate::support::punctual::Punctual;
+use crate::support::redis::RedisServer;
+use crate::support::{have, patient, say};
+
+/// Time limit for what a test waits for.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The configuration of an instance with its timeline in one Redis, and the stream and the messages in another.
+fn config(timeline: &RedisServer, broker: &str, more: &str) -> String {
+    format!(
+        "[redis]\nurl = \"{}\"\n[claim]\nlease = \"3s\"\n[sinks.default]\nurl = \"{broker}\"\nanswer_timeout = \"1s\"\n\
+         [doors.in]\nsink = \"default\"\nfrom = \"punctual.in/punctual\"\nrejected = \"punctual.rejected\"\n{more}",
+        timeline.url()
+    )
+}
+
+fn create_group(broker: &RedisServer) {
+    let mut create = ::redis::cmd("XGROUP");
+    create.arg("CREATE").arg("punctual.in").arg("punctual").arg("0").arg("MKSTREAM");
+    create.exec(&mut broker.connect()).expect("a group");
+}
+
+/// Adds an entry with these fields and a payload.
+fn add(broker: &mut ::redis::Connection, payload: &str, fields: &[(&str, &str)]) -> String {
+    let mut add = ::redis::cmd("XADD");
+    add.arg("punctual.in").arg("*").arg(fields).arg("payload").arg(payload);
+    add.query(broker).expect("an id")
+}
+
+/// Number of entries that were read and not acknowledged.
+fn pending(broker: &RedisServer) -> u64 {
+    let answer: Vec<::redis::Value> =
+        ::redis::cmd("XPENDING").arg("punctual.in").arg("punctual").query(&mut broker.connect()).expect("a summary");
+    ::redis::from_redis_value(answer[0].clone()).expect("a number")
+}
+
+#[test]
+fn a_message_in_a_stream_is_published_at_its_time() {
+    if !have("redis-server") {
+        return;
+    }
+    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    create_group(&broker);
+    let instance = Punctual::start(&config(&timeline, &broker.url(), ""));
+    let fields = [
+        ("punctual-in", "400ms"),
+        ("punctual-destination", "out"),
+        ("content-type", "application/json"),
+        ("x-own", "1"),
+    ];
+    let id = add(&mut broker.connect(), "{\"order\": 1}", &fields);
+    assert!(patient(PATIENCE, || !read_stream(broker.server.port, "out").is_empty()), "{}", instance.log());
+    let published = read_stream(broker.server.port, "out").remove(0);
+    let sent: i64 = id.split('-').next().unwrap().parse().unwrap();
+    assert_eq!((published.key, published.payload.as_str()), (format!("in.{id}:{}", sent + 400), "{\"order\": 1}"));
+    assert!(published.stamp >= sent + 400, "never early");
+    let entry = broker.stream("out").remove(0);
+    assert_eq!((entry.field("x-own"), entry.field("content-type")), (Some(&b"1"[..]), Some(&b"application/json"[..])));
+    assert_eq!((entry.field("punctual-in"), pending(&broker)), (None, 0));
+    let stats = instance.api().send("GET", "/v1/stats", None).expect("an answer").json();
+    assert_eq!(
+        stats["doors"]["in"],
+        serde_json::json!({"kind": "redis", "from": "punctual.in/punctual", "status": "up"})
+    );
+}
+
+/// Takes more than five seconds: 10 000 messages and 50 kills, and what a killed instance had read comes again after a
+/// minute.
+#[test]
+fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
+    const MESSAGES: usize = 10_000;
+    const KILLS: usize = 50;
+    if !have("redis-server") {
+        return;
+    }
+    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    create_group(&broker);
+    let config = config(&timeline, &broker.url(), "batch = 100\n");
+    let mut connection = broker.connect();
+    let mut expected = BTreeMap::new();
+    let mut send = |number: usize| {
+        let payload = format!("{{\"number\":{number}}}");
+        let id = add(&mut connection, &payload, &[("punctual-in", "3s"), ("punctual-destination", "out")]);
+        let sent: i64 = id.split('-').next().unwrap().parse().unwrap();
+        expected.insert(payload, format!("in.{id}:{}", sent + 3000));
+    };
+    let mut instances = [Punctual::start(&config), Punctual::start(&config)];
+    for kill in 0..KILLS {
+        (0..MESSAGES / KILLS).for_each(|number| send(kill * (MESSAGES / KILLS) + number));
+        let victim = &mut instances[kill % 2];
+        victim.kill();
+        *victim = match kill % 3 {
+            // It ends by itself once it has put a batch, before it acknowledges it.
+            0 if cfg!(feature = "fault-points") => {
+                Punctual::start_unready_in(&["PUNCTUAL_FAULT_POINT=before_acknowledge:2".to_owned()], &config)
+            }
+            _ => Punctual::start_unready(&config),
+        };
+    }
+    instances.iter_mut().for_each(Punctual::kill);
+    instances = [Punctual::start(&config), Punctual::start(&config)];
+    let keys =
+        || read_stream(broker.server.port, "out").into_iter().map(|published| (published.payload, published.key));
+    let all = patient(PATIENCE, || keys().map(|(payload, _)| payload).collect::<BTreeSet<_>>().len() == MESSAGES);
+    let (log, left) = (instances[0].log(), pending(&broker));
+    let mut copies = 0;
+    for (payload, key) in keys() {
+        assert_eq!(expected.get(&payload), Some(&key), "one key for each message");
+        copies += 1;
+    }
+    assert!(all && copies >= MESSAGES, "{copies} messages, {left} pending: {log}");
+    assert!(patient(PATIENCE, || pending(&broker) == 0), "all are acknowledged");
+    say(&format!("door, redis: {MESSAGES} messages and {KILLS} kills gave {copies} messages under {MESSAGES} keys"));
+}
+
+#[test]
+fn poison_is_rejected_with_its_code_and_stops_nobody() {
+    if !have("redis-server") {
+        return;
+    }
+    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    create_group(&broker);
+    let instance = Punctual::start(&config(&timeline, &broker.url(), ""));
+    let long = "x".repeat(20_000);
+    let poison: [(&[(&str, &str)], &str); 12] = [
+        (&[("x", "y")], "missing_field"),
+        (&[("punctual-in", "soon")], "bad_duration"),
+        (&[("punctual-in", "1s"), ("punctual-at", "1")], "exclusive_fields"),
+        (&[("punctual-in", "1s"), ("punctual-nosuch", "1")], "unknown_field"),
+        (&[("punctual-in", "1s"), ("punctual-in", "2s")], "duplicate_field"),
+        (&[("punctual-in", "1s"), ("x", &long)], "too_large"),
+        (&[("punctual-in", "1s"), ("punctual-lane", "nosuch"), ("punctual-destination", "out")], "unknown_lane"),
+        (&[("punctual-in", "1s")], "missing_field"),
+        (&[("punctual-in", "1s"), ("punctual-destination", "punctual:{default:0}:tasks")], "bad_destination"),
+        (&[("punctual-cron", "0 0 31 2 *"), ("punctual-destination", "out")], "never_due"),
+        (&[("punctual-do", "cancel")], "missing_field"),
+        (&[("punctual-in", "1s"), ("a b", "c")], "bad_header"),
+    ];
+    let mut connection = broker.connect();
+    let mut codes = BTreeMap::new();
+    for (fields, code) in poison {
+        let id = add(&mut connection, "p", fields);
+        codes.insert(format!("punctual.in/punctual {id}"), code.to_owned());
+        add(&mut connection, "good", &[("punctual-in", "1ms"), ("punctual-destination", "out")]);
+    }
+    // Neither a name nor a value is text.
+    let mut binary = ::redis::cmd("XADD");
+    binary.arg("punctual.in").arg("*").arg(&[0xff_u8, 0xfe][..]).arg(&[0xff_u8][..]).arg("punctual-in").arg("1s");
+    let id: String = binary.query(&mut connection).expect("an id");
+    codes.insert(format!("punctual.in/punctual {id}"), "bad_header".to_owned());
+    let rejected = || broker.stream("punctual.rejected");
+    let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
+    assert!(patient(PATIENCE, || rejected().len() == codes.len()), "{} {}", rejected().len(), instance.log());
+    let found: BTreeMap<String, String> = rejected()
+        .iter()
+        .map(|copy| (text(copy.field("punctual-rejected-from")), text(copy.field("punctual-rejected"))))
+        .collect();
+    assert_eq!(found, codes);
+    assert!(patient(PATIENCE, || read_stream(broker.server.port, "out").len() == poison.len()));
+    assert_eq!(pending(&broker), 0);
+    let warned = instance.log_lines(&["a message was rejected"]).len();
+    assert_eq!(warned, 10, "and no more in a minute");
+}
+
+/// Takes more than five seconds: the timeline is away for longer than its calls wait.
+#[test]
+fn nothing_is_acknowledged_while_the_timeline_is_away() {
+    if !have("redis-server") {
+        return;
+    }
+    let (mut timeline, broker) = (RedisServer::start(&["--appendonly", "yes"]), RedisServer::start(&[]));
+    create_group(&broker);
+    let mut instance = Punctual::start(&config(&timeline, &broker.url(), "destination = \"out\"\n"));
+    timeline.server.kill();
+    let mut connection = broker.connect();
+    let ids: Vec<String> = (0..300).map(|n| add(&mut connection, &format!("{n}"), &[("punctual-in", "1s")])).collect();
+    instance.until("waiting", |instance| {
+        let stats = instance.api().send("GET", "/v1/stats", None).expect("an answer").json();
+        stats["doors"]["in"]["status"] == "waiting"
+    });
+    std::thread::sleep(Duration::from_secs(8));
+    let read = pending(&broker);
+    assert!((1..=200).contains(&read), "{read} are read and not acknowledged");
+    let ready = instance.api().ready().expect("an answer").json();
+    assert!(ready["stopped_doors"]["in"].is_string(), "{ready}");
+    timeline.server.restart();
+    assert!(patient(PATIENCE, || read_stream(broker.server.port, "out").len() >= ids.len()), "{}", instance.log());
+    let order: Vec<String> = read_stream(broker.server.port, "out").into_iter().map(|one| one.payload).collect();
+    assert_eq!((order.len(), pending(&broker)), (ids.len(), 0));
+    assert!(!instance.log_lines(&[" WARN ", "the door reads nothing"]).is_empty());
+    assert!(!instance.log_lines(&[" INFO ", "the door reads again"]).is_empty());
+}
+
+#[test]
+fn a_stop_under_load_leaves_no_entry_unacknowledged() {
+    if !have("redis-server") {
+        return;
+    }
+    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    create_group(&broker);
+    let mut instance = Punctual::start(&config(&timeline, &broker.url(), "destination = \"out\"\n"));
+    let mut connection = broker.connect();
+    let begun = tokio::time::Instant::now();
+    let mut sent = 0;
+    while begun.elapsed() < Duration::from_secs(2) {
+        add(&mut connection, &format!("{sent}"), &[("punctual-in", "1h")]);
+        sent += 1;
+        if sent == 200 {
+            instance.signal("TERM");
+        }
+    }
+    assert_eq!((instance.wait(), pending(&broker)), (0, 0), "{}", instance.log());
+    let instance = Punctual::start(&config(&timeline, &broker.url(), "destination = \"out\"\n"));
+    let waiting = || {
+        instance.api().send("GET", "/v1/tasks:count", None).expect("an answer").json()["lanes"]["default"]["waiting"]
+            == sent
+    };
+    assert!(patient(PATIENCE, waiting), "{sent}: {:?}", instance.api().send("GET", "/v1/tasks:count", None));
+}
+
+#[test]
+fn a_door_needs_few_rights_and_waits_for_its_group() {
+    if !have("redis-server") {
+        return;
+    }
+    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    let mut user = ::redis::cmd("ACL");
+    user.arg("SETUSER").arg("door").arg("on").arg(">secret").arg("~punctual.in").arg("~punctual.rejected").arg("~out");
+    user.arg(["+xreadgroup", "+xautoclaim", "+xack", "+xdel", "+xinfo|groups", "+xadd", "+ping", "+type"].as_slice());
+    user.exec(&mut broker.connect()).expect("a user");
+    let url = format!("redis://door:secret@127.0.0.1:{}", broker.server.port);
+    let config = config(&timeline, &url, "destination = \"out\"\ndelete = true\n");
+    let mut instance = Punctual::start(&config);
+    instance.until("heard of the group", |instance| {
+        !instance.log_lines(&[" WARN ", "the door reads nothing", "NOGROUP"]).is_empty()
+    });
+    let (code, out) = check(&config);
+    assert!(code == Some(1) && out.contains("door in") && out.contains("XGROUP CREATE punctual.in punctual"), "{out}");
+    create_group(&broker);
+    add(&mut broker.connect(), "good", &[("punctual-in", "1ms")]);
+    add(&mut broker.connect(), "bad", &[("punctual-in", "soon")]);
+    let done = || read_stream(broker.server.port, "out").len() + broker.stream("punctual.rejected").len() == 2;
+    assert!(patient(PATIENCE, done), "{}", instance.log());
+    assert!(patient(PATIENCE, || broker.stream("punctual.in").is_empty()), "they are deleted");
+    let (code, out) = check(&config);
+    assert!(code == Some(0) && out.contains("door in"), "{out}");
+    let denied: Vec<::redis::Value> = ::redis::cmd("ACL").arg("LOG").query(&mut broker.connect()).expect("a log");
+    assert_eq!(denied, Vec::new());
+}
+
+/// The exit code and the output of `punctual check`.
+fn check(config: &str) -> (Option<i32>, String) {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), config).expect("a configuration");
+    let mut check = std::process::Command::new(env!("CARGO_BIN_EXE_punctual"));
+    let output = check.arg("check").arg("--config").arg(file.path()).output().expect("it runs");
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+    )
+}
