@@ -20,6 +20,7 @@ mod context;
 mod producer;
 mod round;
 mod settings;
+pub(crate) mod source;
 mod topics;
 mod verdict;
 

@@ -107,7 +107,9 @@ impl SinkConfig {
     pub fn source(&self, options: &SourceOptions) -> Result<Arc<dyn Source>, SinkError> {
         match self.kind() {
             RedisStreams::KIND => Ok(Arc::new(StreamSource::new(self, options)?)),
-            kind => Err(SinkError::option("sink", format!("doors read from Redis Streams, not from {kind}"))),
+            #[cfg(feature = "kafka")]
+            crate::kafka::Kafka::KIND => Ok(Arc::new(crate::kafka::source::KafkaSource::new(self, options)?)),
+            kind => Err(SinkError::option("sink", format!("doors read from Kafka and Redis Streams, not from {kind}"))),
         }
     }
 

@@ -13,8 +13,10 @@ use crate::Away;
 /// Where to read, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceOptions {
-    /// What to read: `stream/group` of Redis.
+    /// What to read: a topic of Kafka, `stream/group` of Redis.
     pub from: String,
+    /// The consumer group. Only for Kafka.
+    pub group: String,
     /// Whether messages are deleted once they are acknowledged. Only for Redis Streams, which keep them otherwise.
     pub delete: bool,
 }
@@ -53,10 +55,12 @@ pub trait Source: Send + Sync + 'static {
 /// A message that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// Its place in the source, which no other message has or had: the id of the entry.
+    /// Its place in the source, which no other message has or had: the id of an entry, or partition, offset and time.
     pub place: String,
     /// When it was sent, in epoch milliseconds; `None` if the broker does not tell.
     pub time_ms: Option<i64>,
+    /// The record key of Kafka.
+    pub key: Option<Bytes>,
     /// Its body; `None` if it has no value at all.
     pub body: Option<Bytes>,
     /// Its headers, in order.

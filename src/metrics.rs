@@ -163,7 +163,7 @@ pub struct DoorMetrics {
 
 impl DoorMetrics {
     /// Counts a message by result: `created`, `replaced`, `unchanged`, `cancelled`, `cancel_in_flight`, `cancel_unknown`,
-    /// `superseded`, `loop`, `rejected`.
+    /// `superseded`, `too_late`, `loop`, `rejected`.
     pub fn message(&self, result: &'static str) {
         self.messages.get_or_create(&DoorResultLabel { door: self.door.clone(), result }).inc();
     }

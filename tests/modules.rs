@@ -31,7 +31,7 @@ const MODULES: &[Module] = &[
     Module {
         name: "doors",
         modules: &["engine", "timeline", "task", "clock", "metrics"],
-        crates: &["tokio", "tokio_util", "punctual_sinks"],
+        crates: &["tokio", "tokio_util", "punctual_sinks", "aws_lc_rs", "uuid"],
     },
     Module {
         name: "http",

@@ -245,7 +245,7 @@ impl Drop for Producer {
     }
 }
 
-fn refusal(error: KafkaError, settings: &Settings) -> String {
+pub(super) fn refusal(error: KafkaError, settings: &Settings) -> String {
     match error {
         KafkaError::ClientCreation(detail) => settings.scrub(&detail),
         // The error may quote a value.
@@ -254,7 +254,7 @@ fn refusal(error: KafkaError, settings: &Settings) -> String {
 }
 
 /// Runs blocking work on a new thread, because the runtime would wait for one of its own at shutdown.
-fn on_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
+pub(super) fn on_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
     let (done, result) = oneshot::channel();
     let work = move || {
         // An error means that the caller has stopped waiting; the result is dropped here.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use punctual_sinks::{Password, RedisAccess, SinkConfig, SinkError, Tls};
 
-use crate::config::{Config, ConfigFault, SinkSection};
-use crate::doors::Door;
+use crate::config::{Config, ConfigFault, DoorSection, SinkSection};
+use crate::doors::{Dialect, Door};
 use crate::engine::{EngineSink, LaneRequirements};
 use crate::http::server::tls::{ServerTls, TlsFault};
 use crate::task::Lane;
@@ -148,6 +148,21 @@ fn sink_config(config: &Config, tls: &Tls, name: &str, section: &SinkSection) ->
     })
 }
 
+/// Options of a door that only another kind of broker has.
+fn options_of_another_broker(config: &Config, name: &str, door: &DoorSection, kind: &str) -> Vec<ConfigFault> {
+    let path = |key: &str| format!("doors.{name}.{key}");
+    let has = |key: &str| config.settings().iter().any(|setting| setting.path == path(key));
+    let options = [
+        ("dialect", door.dialect == Dialect::Etf1, "kafka"),
+        ("group", has("group"), "kafka"),
+        ("delete", door.source.delete, "redis"),
+    ];
+    let wrong = options.into_iter().filter(|(_, is_set, of)| *is_set && *of != kind);
+    wrong
+        .map(|(key, _, of)| config.fault(&path(key), format!("this is only for {of}, and the sink is {kind}")))
+        .collect()
+}
+
 fn build_doors(
     config: &Config,
     tls: &Tls,
@@ -162,6 +177,7 @@ fn build_doors(
         if let Some(Err(detail)) = section.rejected.as_deref().map(|rejected| sink.check_destination(rejected)) {
             faults.push(config.fault(&format!("doors.{name}.rejected"), detail));
         }
+        faults.extend(options_of_another_broker(config, name, section, sink.kind()));
         match sink_config(config, tls, &section.sink, of_sink).and_then(|sink| sink.source(&section.source)) {
             Ok(source) => doors.push(Door {
                 name: name.clone(),
@@ -174,6 +190,7 @@ fn build_doors(
                 lane: section.lane.clone(),
                 destination: section.destination.clone(),
                 catch_up: section.catch_up,
+                max_overdue: section.drops_past.then_some(config.engine.overdue.grace),
                 allowed: section.allowed.clone(),
                 limits: config.http.api.task,
                 zone: config.zone.clone(),
@@ -281,6 +298,39 @@ mod tests {
             assert!(faults.contains(line), "no `{line}` in:\n{faults}");
         }
         assert!(!faults.contains("hunter2"), "{faults}");
+    }
+
+    #[cfg(feature = "kafka")]
+    #[tokio::test]
+    async fn faults_of_doors_are_reported_with_their_places() {
+        let text = "[redis]\nurl = \"memory:\"\n[sinks.a]\nurl = \"redis://h\"\n[sinks.k]\nurl = \"kafka://h\"\n\
+                    [lanes.default]\nsink = \"a\"\n\
+                    [doors.none]\n[doors.UP]\nsink = \"b\"\nfrom = \"x/y\"\nrejected = \"\"\n\
+                    [doors.one]\nsink = \"a\"\nfrom = \"x\"\nrejected = \"punctual:{default:0}:tasks\"\ndialect = \"etf1\"\ngroup = \"g\"\n\
+                    [doors.two]\nsink = \"k\"\nfrom = \"a b\"\nrejected = \"r\"\ndelete = true\nbatch = 0\npast = \"keep\"\n\
+                    [doors.three]\nsink = \"a\"\nfrom = \"in/g\"\nrejected = \"in\"\nlane = \"nowhere\"\ndialect = \"morse\"\nsnik = 1\n";
+        let faults = faults_of(text);
+        for line in [
+            "`doors.none.sink` (p.toml:9): a door needs the `sink`",
+            "`doors.none.from`",
+            "`doors.none.rejected`",
+            "`doors.UP` (p.toml:11): a name is 1 to 32",
+            "`doors.UP.sink` (p.toml:11): `b` is not configured, only `a`, `k`",
+            "`doors.one.from` (p.toml:16): a stream and its consumer group are expected",
+            "`doors.one.rejected` (p.toml:17): `punctual:{default:0}:tasks` cannot be a stream",
+            "`doors.one.dialect` (p.toml:18): this is only for kafka, and the sink is redis",
+            "`doors.one.group` (p.toml:19): this is only for kafka",
+            "`doors.two.from` (p.toml:22): `a b` is no name of a topic",
+            "`doors.two.delete` (p.toml:24): this is only for redis, and the sink is kafka",
+            "`doors.two.batch` (p.toml:25): ",
+            "`doors.two.past` (p.toml:26): `put` or `drop` is expected",
+            "`doors.three.rejected` (p.toml:30): the door would read its own rejected messages again",
+            "`doors.three.lane` (p.toml:31): `nowhere` is not configured",
+            "`doors.three.dialect` (p.toml:32): `morse`: one of `own`, `etf1` is expected",
+            "`doors.three.snik` (p.toml:33): there is no such option",
+        ] {
+            assert!(faults.contains(line), "no `{line}` in:\n{faults}");
+        }
     }
 
     fn faults_of(text: &str) -> String {

@@ -7,7 +7,7 @@ use super::read::{ConfigReader, list};
 use super::tokens::allowed;
 use crate::doors::{Dialect, SourceOptions};
 use crate::engine::{AllowedTasks, EngineLane};
-use crate::task::{CatchUp, Lane};
+use crate::task::{CatchUp, Lane, Namespace};
 
 /// Number of messages that are read at once, unless the configuration says otherwise.
 const BATCH: usize = 500;
@@ -31,6 +31,8 @@ pub struct DoorSection {
     pub destination: Option<String>,
     /// The catch-up of tasks that name none.
     pub catch_up: Option<CatchUp>,
+    /// Whether tasks are acknowledged and not put that were due longer ago than `claim.grace`.
+    pub drops_past: bool,
     /// The tasks that its messages may use.
     pub allowed: AllowedTasks,
 }
@@ -38,6 +40,7 @@ pub struct DoorSection {
 /// `[doors.NAME]`. A door without a sink or a source is a fault and left out.
 pub(super) fn doors(
     r: &mut ConfigReader,
+    namespace: &Namespace,
     sinks: &BTreeMap<String, SinkSection>,
     lanes: &BTreeMap<Lane, EngineLane>,
 ) -> BTreeMap<String, DoorSection> {
@@ -46,7 +49,7 @@ pub(super) fn doors(
         if let Err(bad) = name.parse::<Lane>() {
             r.fault(&format!("doors.{name}"), bad.to_string(), None);
         }
-        if let Some(door) = door(r, &name, sinks, lanes) {
+        if let Some(door) = door(r, namespace, &name, sinks, lanes) {
             doors.insert(name, door);
         }
     }
@@ -55,6 +58,7 @@ pub(super) fn doors(
 
 fn door(
     r: &mut ConfigReader,
+    namespace: &Namespace,
     name: &str,
     sinks: &BTreeMap<String, SinkSection>,
     lanes: &BTreeMap<Lane, EngineLane>,
@@ -103,17 +107,26 @@ fn door(
     let batch = path("batch");
     let batch = if r.has(&batch) { usize::try_from(r.whole(&batch, 1, 1000)).unwrap_or(BATCH) } else { BATCH };
     let delete = r.has(&path("delete")) && r.boolean(&path("delete"));
+    let past = r.text(&path("past"), |text| match text {
+        "put" => Ok(false),
+        "drop" => Ok(true),
+        _ => Err("`put` or `drop` is expected".to_owned()),
+    });
+    let drops_past = past.unwrap_or_default();
+    let group = r.text(&path("group"), text).filter(|text| !text.is_empty());
+    let group = group.unwrap_or_else(|| format!("punctual.{namespace}.{name}"));
     let destination = r.text(&path("destination"), text).filter(|text| !text.is_empty());
     let sink = sink.filter(|sink| sinks.contains_key(sink))?;
     Some(DoorSection {
         sink,
-        source: SourceOptions { from: from?, delete },
+        source: SourceOptions { from: from?, group, delete },
         dialect: dialect.unwrap_or(Dialect::Own),
         rejected: rejected.filter(|text| !text.is_empty()),
         batch,
         lane,
         destination,
         catch_up,
+        drops_past,
         allowed,
     })
 }

@@ -44,6 +44,8 @@ pub(super) const NAMED: [(&str, &[&str]); 4] = [
             "lane",
             "destination",
             "catch_up",
+            "past",
+            "group",
             "lanes",
             "prefix",
             "destinations",

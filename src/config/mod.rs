@@ -327,11 +327,12 @@ impl Config {
         let zone = sections::zone(r);
         let sinks = sections::sinks(r, engine.lease);
         let lanes = sections::lanes(r, &sinks);
-        let doors = doors::doors(r, &sinks, &lanes);
+        let namespace = namespace.unwrap_or_default();
+        let doors = doors::doors(r, &namespace, &sinks, &lanes);
         let tokens = tokens::tokens(r, &http, &lanes);
         let shutdown = r.duration("shutdown.deadline", SECOND, HOUR);
         let log = sections::log(r);
-        let timeline = TimelineSection { namespace: namespace.unwrap_or_default(), shards };
+        let timeline = TimelineSection { namespace, shards };
         let mut config = Config {
             // A placeholder for a wrong URL: other checks of the URL do not apply to Sentinels, so it has no second fault.
             redis: redis.unwrap_or_else(|| SecretUrl::new("redis+sentinel://unknown/unknown".to_owned())),

@@ -49,7 +49,7 @@ pub(super) fn plan(batch: Vec<Sent>) -> BatchPlan {
     let (mut part, mut formers) = (BatchPart::default(), HashMap::<TaskId, Former>::new());
     for Sent { number, time, instruction } in batch {
         let (id, former) = match instruction {
-            Instruction::Skip => continue,
+            Instruction::Skip(_) => continue,
             Instruction::Put(put) => {
                 let PutInstruction { new, names_id, due } = *put;
                 if !names_id {
@@ -125,7 +125,7 @@ mod tests {
                 "put" => Instruction::Put(put(true)),
                 "post" => Instruction::Put(put(false)),
                 "cancel" => Instruction::Cancel(id(words[1])),
-                _ => Instruction::Skip,
+                _ => Instruction::Skip("loop"),
             };
             Sent { number, time: (*time >= 0).then(|| at(*time)), instruction }
         });

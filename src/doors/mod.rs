@@ -35,6 +35,8 @@ string_enum! {
     pub enum Dialect {
         /// Headers that begin with `punctual-`.
         Own = "own",
+        /// As the Kafka message scheduler of etf1 has it: headers that begin with `scheduler-`. Only for Kafka.
+        Etf1 = "etf1",
     }
 }
 
@@ -74,6 +76,8 @@ pub struct Door {
     pub destination: Option<String>,
     /// The catch-up of tasks that name none.
     pub catch_up: Option<CatchUp>,
+    /// How long ago the first due of a task may have been; older ones are acknowledged and not put. `None` puts all.
+    pub max_overdue: Option<Duration>,
     /// The tasks that its messages may use. All ids begin with the prefix.
     pub allowed: AllowedTasks,
     /// The maximum sizes of a task.

@@ -124,7 +124,7 @@ impl Pump {
                 tokio::task::yield_now().await;
             }
             match dialects::read(&self.door, &self.intake, message, now) {
-                Ok(Instruction::Skip) => _ = fates.insert(number, Fate::Done("loop")),
+                Ok(Instruction::Skip(result)) => _ = fates.insert(number, Fate::Done(result)),
                 Ok(instruction) => {
                     let time = message.time_ms.map(Timestamp::from_millis);
                     sent.push(Sent { number, time, instruction });

@@ -1,5 +1,7 @@
 //! Doors, over a source, a timeline and a sink in memory, on Tokio's paused clock; and over each broker.
 
+mod kafka;
+mod kills;
 mod redis;
 
 use std::collections::BTreeMap;
@@ -55,6 +57,7 @@ impl Bed {
         self.source.send(Incoming {
             place: place.to_owned(),
             time_ms: Some(self.clock.now().as_millis() + offset_ms),
+            key: None,
             body: Some(Bytes::from_static(b"{\"order\":1}")),
             headers: headers.iter().map(header).collect(),
             receipt: punctual_sinks::source::Receipt::default(),
@@ -318,9 +321,25 @@ fn door(source: &MemorySource) -> Door {
         lane: None,
         destination: None,
         catch_up: None,
+        max_overdue: None,
         allowed: AllowedTasks::default(),
         limits: Limits::default(),
         zone: None,
         timeline_timeout: Duration::from_secs(2),
     }
+}
+
+/// The exit code and the output of `punctual check`.
+fn check(config: &str) -> (Option<i32>, String) {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), config).expect("a configuration");
+    let mut check = std::process::Command::new(env!("CARGO_BIN_EXE_punctual"));
+    let output = check.arg("check").arg("--config").arg(file.path()).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
+/// Seconds since 1970.
+fn unix_time() -> i64 {
+    jiff::Timestamp::now().as_second()
 }

@@ -1,12 +1,15 @@
 //! Doors over Redis Streams: real servers and instances, read back by `redis-cli`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
+
+use super::{check, kills};
 
 use crate::support::published::read_stream;
 use crate::support::punctual::Punctual;
 use crate::support::redis::RedisServer;
-use crate::support::{have, patient, say};
+use crate::support::{have, patient};
 
 /// Time limit for what a test waits for.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -74,8 +77,6 @@ fn a_message_in_a_stream_is_published_at_its_time() {
 /// minute.
 #[test]
 fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
-    const MESSAGES: usize = 10_000;
-    const KILLS: usize = 50;
     if !have("redis-server") {
         return;
     }
@@ -84,39 +85,20 @@ fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
     let config = config(&timeline, &broker.url(), "batch = 100\n");
     let mut connection = broker.connect();
     let mut expected = BTreeMap::new();
-    let mut send = |number: usize| {
-        let payload = format!("{{\"number\":{number}}}");
-        let id = add(&mut connection, &payload, &[("punctual-in", "3s"), ("punctual-destination", "out")]);
-        let sent: i64 = id.split('-').next().unwrap().parse().unwrap();
-        expected.insert(payload, format!("in.{id}:{}", sent + 3000));
+    let send = |numbers: Range<usize>| {
+        for number in numbers {
+            let payload = number.to_string();
+            let id = add(&mut connection, &payload, &[("punctual-in", "3s"), ("punctual-destination", "out")]);
+            let sent: i64 = id.split('-').next().unwrap().parse().unwrap();
+            expected.insert(payload, format!("in.{id}:{}", sent + 3000));
+        }
     };
-    let mut instances = [Punctual::start(&config), Punctual::start(&config)];
-    for kill in 0..KILLS {
-        (0..MESSAGES / KILLS).for_each(|number| send(kill * (MESSAGES / KILLS) + number));
-        let victim = &mut instances[kill % 2];
-        victim.kill();
-        *victim = match kill % 3 {
-            // It ends by itself once it has put a batch, before it acknowledges it.
-            0 if cfg!(feature = "fault-points") => {
-                Punctual::start_unready_in(&["PUNCTUAL_FAULT_POINT=before_acknowledge:2".to_owned()], &config)
-            }
-            _ => Punctual::start_unready(&config),
-        };
+    let published = || read_stream(broker.server.port, "out");
+    let _instances = kills::run("redis", &config, send, published);
+    for one in published() {
+        assert_eq!(expected.get(&one.payload), Some(&one.key));
     }
-    instances.iter_mut().for_each(Punctual::kill);
-    instances = [Punctual::start(&config), Punctual::start(&config)];
-    let keys =
-        || read_stream(broker.server.port, "out").into_iter().map(|published| (published.payload, published.key));
-    let all = patient(PATIENCE, || keys().map(|(payload, _)| payload).collect::<BTreeSet<_>>().len() == MESSAGES);
-    let (log, left) = (instances[0].log(), pending(&broker));
-    let mut copies = 0;
-    for (payload, key) in keys() {
-        assert_eq!(expected.get(&payload), Some(&key), "one key for each message");
-        copies += 1;
-    }
-    assert!(all && copies >= MESSAGES, "{copies} messages, {left} pending: {log}");
     assert!(patient(PATIENCE, || pending(&broker) == 0), "all are acknowledged");
-    say(&format!("door, redis: {MESSAGES} messages and {KILLS} kills gave {copies} messages under {MESSAGES} keys"));
 }
 
 #[test]
@@ -252,16 +234,4 @@ fn a_door_needs_few_rights_and_waits_for_its_group() {
     assert!(code == Some(0) && out.contains("door in"), "{out}");
     let denied: Vec<::redis::Value> = ::redis::cmd("ACL").arg("LOG").query(&mut broker.connect()).expect("a log");
     assert_eq!(denied, Vec::new());
-}
-
-/// The exit code and the output of `punctual check`.
-fn check(config: &str) -> (Option<i32>, String) {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), config).expect("a configuration");
-    let mut check = std::process::Command::new(env!("CARGO_BIN_EXE_punctual"));
-    let output = check.arg("check").arg("--config").arg(file.path()).output().expect("it runs");
-    (
-        output.status.code(),
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
-    )
 }

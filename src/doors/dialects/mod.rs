@@ -1,13 +1,16 @@
 //! What messages say: each dialect is a function from a message to an [`Instruction`], or to the reason why there is none.
 
+mod etf1;
 mod own;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use punctual_sinks::source::Incoming;
+use uuid::Builder;
 
 use super::{Dialect, Door};
 use crate::clock::Timestamp;
-use crate::engine::Intake;
 use crate::engine::intake::NewTask;
+use crate::engine::{Intake, NotAllowed};
 use crate::task::{Fault, TaskId};
 
 /// Maximum length of a detail, in bytes.
@@ -20,8 +23,8 @@ pub(super) enum Instruction {
     Put(Box<PutInstruction>),
     /// Cancel the task with this id.
     Cancel(TaskId),
-    /// Acknowledge it: it is the copy of a message that a door rejected.
-    Skip,
+    /// Only acknowledge it, and count it as this.
+    Skip(&'static str),
 }
 
 /// A task to put.
@@ -71,6 +74,7 @@ impl Rejection {
 pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timestamp) -> Result<Instruction, Rejection> {
     match door.dialect {
         Dialect::Own => own::read(door, intake, message, now),
+        Dialect::Etf1 => etf1::read(door, intake, message, now),
     }
 }
 
@@ -94,6 +98,35 @@ fn id_of_name(door: &Door, header: &str, name: &str) -> Result<TaskId, Fault> {
         code: "bad_id",
         detail: bad.to_string(),
     })
+}
+
+/// The id for a name that another program chose. If it is no id, a version 8 UUID of its bytes takes its place.
+///
+/// # Errors
+/// Never, because a prefix leaves room for a UUID.
+fn id_of_foreign_name(door: &Door, name: &[u8]) -> Result<TaskId, Fault> {
+    let text = std::str::from_utf8(name).ok();
+    if let Some(id) = text.and_then(|name| id_of_name(door, "", name).ok()) {
+        return Ok(id);
+    }
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest(&SHA256, name).as_ref()[..16]);
+    id_of_name(door, "", &Builder::from_custom_bytes(bytes).into_uuid().to_string())
+}
+
+/// The instruction for a task of a message, if the limits of the door allow it.
+///
+/// # Errors
+/// If they do not.
+fn put(door: &Door, intake: &Intake, new: NewTask, names_id: bool, now: Timestamp) -> Result<Instruction, Rejection> {
+    let not_allowed = |error: NotAllowed| Rejection::new(error.code(), format!("the door is {error}"));
+    door.allowed.check_message(intake, &new.lane, &new.task.message).map_err(not_allowed)?;
+    let due = new.task.schedule.first(&new.id, now).ok().flatten();
+    let is_over = |(due, max)| now.since(due) > max;
+    if due.zip(door.max_overdue).is_some_and(is_over) {
+        return Ok(Instruction::Skip("too_late"));
+    }
+    Ok(Instruction::Put(Box::new(PutInstruction { new, names_id, due })))
 }
 
 #[cfg(test)]

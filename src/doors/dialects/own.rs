@@ -9,7 +9,7 @@ use punctual_sinks::source::Incoming;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{Instruction, PutInstruction, Rejection, id_of_name, id_of_place};
+use super::{Instruction, Rejection, id_of_name, id_of_place};
 use crate::clock::Timestamp;
 use crate::doors::Door;
 use crate::doors::rejected::REJECTED;
@@ -68,7 +68,7 @@ struct Headers {
 pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timestamp) -> Result<Instruction, Rejection> {
     let mut headers = Headers::of(message);
     if headers.is_rejected {
-        return Ok(Instruction::Skip);
+        return Ok(Instruction::Skip("loop"));
     }
     match headers.verb.as_deref().unwrap_or("put") {
         "put" => put(door, intake, message, headers, now),
@@ -125,11 +125,8 @@ fn put(
     let mut task = read.task;
     task.message.payload = payload;
     task.catch_up = task.catch_up.or(door.catch_up);
-    let not_allowed = |error: crate::engine::NotAllowed| Rejection::new(error.code(), format!("the door is {error}"));
-    door.allowed.check_message(intake, &read.lane, &task.message).map_err(not_allowed)?;
-    let due = task.schedule.first(&id, now).ok().flatten();
     let new = NewTask { id, lane: read.lane, task, trace: headers.trace };
-    Ok(Instruction::Put(Box::new(PutInstruction { new, names_id: headers.id.is_some(), due })))
+    super::put(door, intake, new, headers.id.is_some(), now)
 }
 
 impl Headers {

@@ -31,6 +31,7 @@ fn door() -> Door {
         lane: None,
         destination: None,
         catch_up: None,
+        max_overdue: None,
         allowed: AllowedTasks::default(),
         limits: Limits::default(),
         zone: None,
@@ -47,6 +48,7 @@ fn message(headers: &[&str]) -> Incoming {
     Incoming {
         place: "17-0".to_owned(),
         time_ms: Some(NOON),
+        key: None,
         body: Some(Bytes::from_static(b"{\"order\": 1}\n")),
         headers: headers.iter().map(header).collect(),
         receipt: punctual_sinks::source::Receipt::default(),
@@ -170,7 +172,11 @@ fn a_message_cancels_a_task_by_its_id() {
     assert_eq!(rejection(&door(), &["punctual-do: cancel"]).0, "missing_field");
     let (code, detail) = rejection(&door(), &["punctual-do: cancel", "punctual-id: a", "punctual-in: 1s"]);
     assert_eq!((code, detail.as_str()), ("not_applicable", "punctual-in: it goes with `put` only"));
-    assert_eq!(cancel(&["punctual-rejected: bad_id", "punctual-in: 1s"]), Ok(Instruction::Skip), "a door wrote it");
+    assert_eq!(
+        cancel(&["punctual-rejected: bad_id", "punctual-in: 1s"]),
+        Ok(Instruction::Skip("loop")),
+        "a door wrote it"
+    );
 }
 
 #[test]
@@ -236,4 +242,76 @@ fn the_limits_of_a_door_hold_for_its_messages() {
     assert_eq!(code, "foreign_destination");
     let cancel = read_by(&door, &message(&["punctual-do: cancel", "punctual-id: a"]));
     assert_eq!(cancel, Ok(Instruction::Cancel("shop.a".parse().unwrap())), "only its own ids");
+}
+
+/// A record for the scheduler of etf1.
+fn record(key: Option<&'static str>, headers: &[&str]) -> Incoming {
+    Incoming { key: key.map(|key| Bytes::from_static(key.as_bytes())), ..message(headers) }
+}
+
+#[test]
+fn a_record_of_etf1_becomes_a_task_with_all_its_headers() {
+    let door = Door { dialect: Dialect::Etf1, from: "schedules".to_owned(), ..door() };
+    let headers =
+        ["scheduler-epoch: 1795262460", "scheduler-target-topic: orders", "scheduler-target-key: k", "x: y", "a b: c"];
+    let Ok(Instruction::Put(put)) = read_by(&door, &record(Some("video-1"), &headers)) else { panic!("it is put") };
+    let PutInstruction { new, names_id, due } = *put;
+    assert_eq!((new.id.as_str(), names_id, due), ("video-1", true, Some(at(60_000))));
+    assert_eq!(new.task.message.destination.as_deref(), Some("orders"));
+    assert_eq!(new.task.message.key.as_deref(), Some("k"));
+    let headers: Vec<_> = new.task.message.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    assert_eq!(
+        headers,
+        [
+            "scheduler-epoch: 1795262460",
+            "scheduler-key: video-1",
+            "scheduler-target-key: k",
+            "scheduler-target-topic: orders",
+            "scheduler-timestamp: 1795262400",
+            "scheduler-topic: schedules",
+            "x: y",
+        ]
+    );
+    // A key that is no id, and the destination of the door.
+    let with = Door { destination: Some("due".to_owned()), ..door.clone() };
+    let Ok(Instruction::Put(put)) = read_by(&with, &record(Some("order 1"), &["scheduler-epoch: 1795262460"])) else {
+        panic!("it is put")
+    };
+    // printf %s 'order 1' | sha256sum, with the bits of version and variant.
+    assert_eq!(put.new.id.as_str(), "f3d6f0d5-5b05-8fde-b011-6c2eaffd74e9");
+    assert_eq!(put.new.task.message.key.as_deref(), Some(put.new.id.as_str()));
+    assert_eq!(put.new.task.message.destination.as_deref(), Some("due"));
+    let tombstone = Incoming { body: None, ..record(Some("video-1"), &[]) };
+    assert_eq!(read_by(&door, &tombstone), Ok(Instruction::Cancel("video-1".parse().unwrap())));
+    let past = Door { max_overdue: Some(Duration::from_secs(60)), ..door.clone() };
+    for (epoch, result) in [("1795262400", None), ("1795262341", None), ("1795262340", Some("too_late"))] {
+        let headers = [&format!("scheduler-epoch: {epoch}"), "scheduler-target-topic: orders"];
+        let skipped = match read_by(&past, &record(Some("a"), &headers.map(AsRef::<str>::as_ref))) {
+            Ok(Instruction::Skip(result)) => Some(result),
+            _ => None,
+        };
+        assert_eq!(skipped, result, "{epoch}");
+    }
+}
+
+#[test]
+fn a_record_of_etf1_with_a_fault_is_rejected() {
+    let door = Door { dialect: Dialect::Etf1, ..door() };
+    let many: Vec<String> = (0..70)
+        .map(|n| format!("x{n}: y"))
+        .chain(["scheduler-epoch: 1".to_owned(), "scheduler-target-topic: a".to_owned()])
+        .collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    for (key, headers, code) in [
+        (None, &["scheduler-epoch: 1"][..], "no_key"),
+        (Some(" "), &["scheduler-epoch: 1"], "no_key"),
+        (Some("a"), &["x: y"], "bad_epoch"),
+        (Some("a"), &["scheduler-epoch: soon"], "bad_epoch"),
+        (Some("a"), &["scheduler-epoch: -1"], "bad_epoch"),
+        (Some("a"), &["scheduler-epoch: 9223372036854775807"], "bad_epoch"),
+        (Some("a"), &["scheduler-epoch: 1795262460"], "no_destination"),
+        (Some("a"), &many, "too_many"),
+    ] {
+        assert_eq!(read_by(&door, &record(key, headers)).unwrap_err().code, code, "{headers:?}");
+    }
 }

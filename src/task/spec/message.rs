@@ -70,9 +70,24 @@ fn headers(field: Field<'_, '_>, limits: &Limits) -> Option<BTreeMap<String, Str
     Some(headers)
 }
 
-fn check_header_name(name: &str, path: Path<'_>) {
+/// Whether a header can be one of a message: its name and value follow the rules, and punctual writes none of that name.
+#[must_use]
+pub fn is_header(name: &str, value: &str) -> bool {
+    is_header_name(name) && !is_reserved(name) && !value.chars().any(char::is_control)
+}
+
+fn is_header_name(name: &str) -> bool {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if !(1..=MAX_HEADER_NAME_BYTES).contains(&name.len()) || !name.bytes().all(token) {
+    (1..=MAX_HEADER_NAME_BYTES).contains(&name.len()) && name.bytes().all(token)
+}
+
+fn is_reserved(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    RESERVED.contains(&&*lower) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
+}
+
+fn check_header_name(name: &str, path: Path<'_>) {
+    if !is_header_name(name) {
         let detail = format!(
             "`{}` is not a header name: 1 to {MAX_HEADER_NAME_BYTES} letters, digits and !#$%&'*+-.^_`|~",
             object::shown(name)
@@ -80,8 +95,7 @@ fn check_header_name(name: &str, path: Path<'_>) {
         path.fault::<()>("bad_header", detail);
         return;
     }
-    let lower = name.to_ascii_lowercase();
-    if RESERVED.contains(&&*lower) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
+    if is_reserved(name) {
         let detail = format!("`{}` is written by punctual or a sink itself", object::shown(name));
         path.fault::<()>("reserved_header", detail);
     }

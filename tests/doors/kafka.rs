@@ -1,0 +1,275 @@
+//! Doors over Kafka: real servers and instances, written and read back by `kcat`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::kills;
+use crate::support::kafka::{KafkaServer, More, have_kafka};
+use crate::support::published::read_topic;
+use crate::support::punctual::Punctual;
+use crate::support::redis::RedisServer;
+use crate::support::{have, patient};
+
+/// Time limit for what a test waits for.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A Redis for the timeline, and a Kafka with the topics of a door; `None` if a server is not installed.
+fn servers(partitions: i32) -> Option<(RedisServer, KafkaServer)> {
+    servers_with(partitions, &More::default())
+}
+
+fn servers_with(partitions: i32, more: &More<'_>) -> Option<(RedisServer, KafkaServer)> {
+    if !have_kafka() || !have("redis-server") {
+        return None;
+    }
+    let kafka = KafkaServer::start_with(more);
+    kafka.create_stamped_topic("punctual.in", partitions);
+    kafka.create_stamped_topic("punctual.rejected", 1);
+    kafka.create_stamped_topic("out", 1);
+    Some((RedisServer::start(&[]), kafka))
+}
+
+fn config(timeline: &RedisServer, kafka: &KafkaServer, more: &str) -> String {
+    format!(
+        "[redis]\nurl = \"{}\"\n[claim]\nlease = \"15s\"\n[sinks.default]\nurl = \"{}\"\nanswer_timeout = \"7s\"\n\
+         [doors.in]\nsink = \"default\"\nfrom = \"punctual.in\"\nrejected = \"punctual.rejected\"\n{more}",
+        timeline.url(),
+        kafka.url()
+    )
+}
+
+/// Sends a message for each line, with these headers. With a `:` in a line, its beginning is the record key; an empty rest
+/// is no value.
+fn send(kafka: &KafkaServer, headers: &[&str], lines: &str) {
+    let headers = headers.iter().flat_map(|header| ["-H", header]);
+    let address = kafka.address();
+    let mut command = Command::new("kcat");
+    command.args(["-P", "-b", &address, "-t", "punctual.in", "-Z"]).args(headers);
+    if lines.contains(':') && !lines.contains('{') {
+        command.args(["-K", ":"]);
+    }
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("kcat runs");
+    child.stdin.take().expect("its input").write_all(lines.as_bytes()).expect("it reads");
+    assert!(child.wait().expect("it ends").success());
+}
+
+fn stats(instance: &Punctual) -> serde_json::Value {
+    instance.api().send("GET", "/v1/stats", None).expect("an answer").json()
+}
+
+/// How many messages had this result at this instance.
+fn results(instance: &Punctual, result: &str) -> f64 {
+    instance.api().metric(&format!("punctual_door_messages_total{{door=\"in\",result=\"{result}\"}}"))
+}
+
+#[test]
+fn a_message_in_a_topic_is_published_at_its_time() {
+    let Some((timeline, kafka)) = servers(3) else { return };
+    let instance = Punctual::start(&config(&timeline, &kafka, ""));
+    let headers =
+        ["punctual-in=400ms", "punctual-destination=out", "punctual-key=k", "x-own=1", "content-type=application/json"];
+    send(&kafka, &headers, "{\"order\": 1}\n");
+    assert!(patient(PATIENCE, || !kafka.records("out").is_empty()), "{}", instance.log());
+    let (sent, published) = (kafka.records("punctual.in").remove(0), kafka.records("out").remove(0));
+    let key = format!("in.{}-0-{}:{}", sent.partition, sent.stamp, sent.stamp + 400);
+    assert_eq!(published.header("idempotency-key"), Some(key.as_str()));
+    assert_eq!((published.key.as_deref(), &published.payload[..]), (Some(&b"k"[..]), &b"{\"order\": 1}"[..]));
+    assert_eq!((published.header("x-own"), published.header("content-type")), (Some("1"), Some("application/json")));
+    assert_eq!(published.header("punctual-in"), None);
+    assert!(published.stamp >= sent.stamp + 400, "never early");
+    assert_eq!(
+        stats(&instance)["doors"]["in"],
+        serde_json::json!({"kind": "kafka", "from": "punctual.in", "status": "up"})
+    );
+}
+
+/// Takes more than five seconds: 10 000 messages and 50 kills, and a group waits a second for a member that was killed.
+#[test]
+fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
+    let quick = More { properties: "group.min.session.timeout.ms=500\n", ..More::default() };
+    let Some((timeline, kafka)) = servers_with(4, &quick) else { return };
+    let properties =
+        "[sinks.default.properties]\n\"session.timeout.ms\" = \"1000\"\n\"heartbeat.interval.ms\" = \"200\"\n";
+    let config = config(&timeline, &kafka, &format!("batch = 100\n{properties}"));
+    let send = |numbers: std::ops::Range<usize>| {
+        let lines: String = numbers.map(|number| format!("{number}\n")).collect();
+        send(&kafka, &["punctual-in=3s", "punctual-destination=out"], &lines);
+    };
+    let published = || read_topic(&kafka, "out");
+    let mut instances = kills::run("kafka", &config, send, published);
+    // What is acknowledged does not come again.
+    instances.iter_mut().for_each(|instance| {
+        instance.signal("TERM");
+        assert_eq!(instance.wait(), 0);
+    });
+    let instance = Punctual::start(&config);
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(results(&instance, "unchanged") + results(&instance, "created"), 0.0);
+}
+
+#[test]
+fn poison_is_rejected_with_its_code_and_stops_nobody() {
+    let Some((timeline, kafka)) = servers(1) else { return };
+    let instance = Punctual::start(&config(&timeline, &kafka, ""));
+    let long = format!("x={}", "x".repeat(20_000));
+    let poison: [(&[&str], &str); 7] = [
+        (&["x=y"], "missing_field"),
+        (&["punctual-in=soon"], "bad_duration"),
+        (&["punctual-in=1s", "punctual-nosuch=1"], "unknown_field"),
+        (&["punctual-in=1s", "punctual-in=2s"], "duplicate_field"),
+        (&["punctual-in=1s", &long], "too_large"),
+        (&["punctual-in=1s", "punctual-lane=nosuch", "punctual-destination=out"], "unknown_lane"),
+        (&["punctual-in=1s", "punctual-destination=no topic"], "bad_destination"),
+    ];
+    let mut codes = Vec::new();
+    for (headers, code) in poison {
+        send(&kafka, headers, "poison\n");
+        send(&kafka, &["punctual-in=1ms", "punctual-destination=out"], "good\n");
+        codes.push(code.to_owned());
+    }
+    let done =
+        || kafka.records("out").len() == poison.len() && kafka.records("punctual.rejected").len() == poison.len();
+    assert!(patient(PATIENCE, done), "{}", instance.log());
+    let found: Vec<String> = kafka
+        .records("punctual.rejected")
+        .iter()
+        .map(|copy| copy.header("punctual-rejected").unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(found, codes, "in the order of the partition");
+    let copy = kafka.records("punctual.rejected").remove(1);
+    assert!(copy.header("punctual-rejected-from").unwrap().starts_with("punctual.in 0-2-"), "{copy:?}");
+    assert_eq!((copy.header("punctual-in"), &copy.payload[..]), (Some("soon"), &b"poison"[..]));
+}
+
+/// Takes more than five seconds: the timeline is away for longer than its calls wait, and partitions are paused meanwhile.
+#[test]
+fn nothing_is_acknowledged_while_the_timeline_is_away() {
+    let Some((_, kafka)) = servers(2) else { return };
+    let mut timeline = RedisServer::start(&["--appendonly", "yes"]);
+    let config = config(&timeline, &kafka, "destination = \"out\"\nbatch = 50\n");
+    let mut instance = Punctual::start(&config);
+    send(&kafka, &["punctual-in=1ms"], "first\n");
+    assert!(patient(PATIENCE, || kafka.records("out").len() == 1), "{}", instance.log());
+    timeline.server.kill();
+    let lines: String = (0..500).map(|number| format!("{number}\n")).collect();
+    send(&kafka, &["punctual-in=1ms"], &lines);
+    instance.until("waiting", |instance| stats(instance)["doors"]["in"]["status"] == "waiting");
+    std::thread::sleep(Duration::from_secs(8));
+    // Another instance finds everything, because nothing was acknowledged.
+    instance.kill();
+    timeline.server.restart();
+    let instance = Punctual::start(&config);
+    let payloads = || kafka.records("out").into_iter().map(|one| one.payload).collect::<BTreeSet<_>>();
+    assert!(patient(PATIENCE, || payloads().len() == 501), "{} {}", payloads().len(), instance.log());
+}
+
+/// Takes more than five seconds: the timeline is away for longer than a pause of partitions takes to begin.
+#[test]
+fn a_door_that_has_waited_goes_on_in_order() {
+    let Some((_, kafka)) = servers(1) else { return };
+    let mut timeline = RedisServer::start(&["--appendonly", "yes"]);
+    let mut instance = Punctual::start(&config(&timeline, &kafka, "batch = 50\n"));
+    send(&kafka, &["punctual-in=1ms", "punctual-destination=out"], "first\n");
+    assert!(patient(PATIENCE, || kafka.records("out").len() == 1), "{}", instance.log());
+    timeline.server.kill();
+    // Each replaces the one before; the last one is in force.
+    let headers = ["punctual-in=1h", "punctual-destination=out", "punctual-id=one"];
+    for number in 0..5 {
+        let lines: String = (0..500).map(|line| format!("{number} {line}\n")).collect();
+        send(&kafka, &headers, &lines);
+    }
+    instance.until("waiting", |instance| stats(instance)["doors"]["in"]["status"] == "waiting");
+    std::thread::sleep(Duration::from_secs(4));
+    timeline.server.restart();
+    instance.until("up", |instance| stats(instance)["doors"]["in"]["status"] == "up");
+    let last = || {
+        let task = instance.api().send("GET", "/v1/tasks/one", None).ok()?.json();
+        let payload = task["message"]["payload_base64"].as_str()?.to_owned();
+        (payload == "NCA0OTk=").then_some(())
+    };
+    assert!(patient(PATIENCE, || last().is_some()), "{:?}", instance.api().send("GET", "/v1/tasks/one", None));
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(last().is_some(), "and nothing after it");
+}
+
+#[test]
+fn a_stop_under_load_leaves_nothing_to_read_twice() {
+    let Some((timeline, kafka)) = servers(2) else { return };
+    let config = config(&timeline, &kafka, "destination = \"out\"\n");
+    let mut instance = Punctual::start(&config);
+    let lines: String = (0..5000).map(|number| format!("{number}\n")).collect();
+    send(&kafka, &["punctual-in=1h"], &lines);
+    instance.until("reading", |instance| results(instance, "created") > 0.0);
+    let done = std::thread::spawn({
+        let (address, lines) = (kafka.address(), lines.clone());
+        move || {
+            let mut child = Command::new("kcat")
+                .args(["-P", "-b", &address, "-t", "punctual.in", "-H", "punctual-in=1h"])
+                .stdin(Stdio::piped())
+                .spawn()
+                .expect("kcat runs");
+            child.stdin.take().expect("its input").write_all(lines.as_bytes()).expect("it reads");
+            child.wait().expect("it ends")
+        }
+    });
+    instance.signal("TERM");
+    assert_eq!(instance.wait(), 0, "{}", instance.log());
+    assert!(done.join().expect("no panic").success());
+    let mut instance = Punctual::start(&config);
+    let waiting = |instance: &Punctual| stats(instance)["lanes"]["default"]["waiting"] == 10_000;
+    instance.until("done", |instance| waiting(instance));
+    assert_eq!(results(&instance, "unchanged"), 0.0);
+}
+
+#[test]
+fn a_missing_topic_is_waited_for_and_a_broker_that_was_away_is_found_again() {
+    if !have_kafka() || !have("redis-server") {
+        return;
+    }
+    let (timeline, mut kafka) = (RedisServer::start(&[]), KafkaServer::start());
+    kafka.create_stamped_topic("out", 1);
+    let config = config(&timeline, &kafka, "destination = \"out\"\n");
+    let mut instance = Punctual::start(&config);
+    instance.until("heard of the topic", |instance| stats(instance)["doors"]["in"]["status"] == "unavailable");
+    let (code, out) = super::check(&config);
+    assert!(code == Some(1) && out.contains("there is no topic `punctual.in`"), "{out}");
+    kafka.create_stamped_topic("punctual.in", 1);
+    send(&kafka, &["punctual-in=1ms"], "a\n");
+    assert!(patient(PATIENCE, || kafka.records("out").len() == 1), "{}", instance.log());
+    instance.until("up", |instance| stats(instance)["doors"]["in"]["status"] == "up");
+    kafka.server.kill();
+    instance.until("away", |instance| stats(instance)["doors"]["in"]["status"] == "unavailable");
+    kafka.server.restart();
+    instance.until("up again", |instance| stats(instance)["doors"]["in"]["status"] == "up");
+    send(&kafka, &["punctual-in=1ms"], "b\n");
+    assert!(patient(PATIENCE, || kafka.records("out").len() >= 2), "{}", instance.log());
+    assert_eq!(super::check(&config).0, Some(0));
+}
+
+/// What the published example of that scheduler sends: a schedule, one that is reset, and one that is deleted.
+#[test]
+fn records_of_etf1_are_published_reset_and_deleted() {
+    let Some((timeline, kafka)) = servers(1) else { return };
+    let instance = Punctual::start(&config(&timeline, &kafka, "dialect = \"etf1\"\n"));
+    let soon = |seconds: i64| format!("scheduler-epoch={}", super::unix_time() + seconds);
+    let target = ["scheduler-target-topic=out", "scheduler-target-key=video1"];
+    let with = |epoch: &str| [epoch.to_owned(), target[0].to_owned(), target[1].to_owned()];
+    let send =
+        |headers: &[String], lines: &str| send(&kafka, &headers.iter().map(String::as_str).collect::<Vec<_>>(), lines);
+    send(&with(&soon(3)), "once:one\nreset:two\ndeleted:three\n");
+    send(&with(&soon(4)), "reset:four\n");
+    send(&[], "deleted:\n");
+    assert!(patient(PATIENCE, || kafka.records("out").len() == 2), "{}", instance.log());
+    std::thread::sleep(Duration::from_secs(3));
+    let records = kafka.records("out");
+    let found: BTreeMap<_, _> = records
+        .iter()
+        .map(|record| (record.header("scheduler-key").unwrap(), String::from_utf8_lossy(&record.payload)))
+        .collect();
+    assert_eq!(found, BTreeMap::from([("once", "one".into()), ("reset", "four".into())]));
+    assert_eq!(records[0].key.as_deref(), Some(&b"video1"[..]));
+    assert_eq!(records[0].header("scheduler-topic"), Some("punctual.in"));
+    assert_eq!(results(&instance, "rejected"), 0.0);
+}
