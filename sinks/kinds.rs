@@ -109,7 +109,9 @@ impl SinkConfig {
             RedisStreams::KIND => Ok(Arc::new(StreamSource::new(self, options)?)),
             #[cfg(feature = "kafka")]
             crate::kafka::Kafka::KIND => Ok(Arc::new(crate::kafka::source::KafkaSource::new(self, options)?)),
-            kind => Err(SinkError::option("sink", format!("doors read from Kafka and Redis Streams, not from {kind}"))),
+            #[cfg(feature = "nats")]
+            crate::nats::Nats::KIND => Ok(Arc::new(crate::nats::source::NatsSource::new(self, options)?)),
+            kind => Err(SinkError::option("sink", format!("no door can read from {kind}"))),
         }
     }
 

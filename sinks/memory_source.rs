@@ -35,6 +35,7 @@ struct State {
     read: Vec<Incoming>,
     acknowledged: Vec<String>,
     unavailable: bool,
+    refuses_acknowledgements: bool,
 }
 
 impl MemorySource {
@@ -68,6 +69,11 @@ impl MemorySource {
         self.inner.state.lock().unavailable = unavailable;
     }
 
+    /// Refuses acknowledgements, or no longer.
+    pub fn refuse_acknowledgements(&self, refuses: bool) {
+        self.inner.state.lock().refuses_acknowledgements = refuses;
+    }
+
     fn take(&self, max: usize) -> Result<Vec<Incoming>, SourceError> {
         let mut state = self.inner.state.lock();
         if state.unavailable {
@@ -94,7 +100,7 @@ impl Source for MemorySource {
 
     async fn acknowledge(&self, receipts: Vec<Receipt>) -> Result<(), SourceError> {
         let mut state = self.inner.state.lock();
-        if state.unavailable {
+        if state.unavailable || state.refuses_acknowledgements {
             return Err(Away::from("the source is unavailable".to_owned()).into());
         }
         let places: BTreeSet<&str> = receipts.iter().map(|receipt| receipt.0.as_str()).collect();

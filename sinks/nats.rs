@@ -17,11 +17,12 @@
 mod call;
 mod credentials;
 mod inbox;
+pub(crate) mod source;
 mod verdict;
 
 use std::sync::Arc;
 
-use async_nats::ServerAddr;
+use async_nats::{ServerAddr, Subject};
 use async_trait::async_trait;
 use bytes::Bytes;
 use call::NatsPublish;
@@ -166,7 +167,8 @@ impl Broker for Nats {
 }
 
 /// Sends a request, and waits for its answer.
-async fn request(connection: &NatsConnection, subject: &'static str, payload: Bytes) -> Result<NatsReply, Away> {
+async fn request(connection: &NatsConnection, subject: impl Into<Subject>, payload: Bytes) -> Result<NatsReply, Away> {
+    let subject: Subject = subject.into();
     let mut route = connection.open();
     let reply = connection.reply(route.call, 0);
     connection.client.publish_with_reply(subject, reply, payload).await.map_err(|error| error.to_string())?;

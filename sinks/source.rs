@@ -13,8 +13,10 @@ use crate::Away;
 /// Where to read, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceOptions {
-    /// What to read: a topic of Kafka, `stream/group` of Redis.
+    /// What to read: a topic of Kafka, `stream/consumer` of JetStream, `stream/group` of Redis.
     pub from: String,
+    /// Maximum number of messages of one read.
+    pub batch: usize,
     /// The consumer group. Only for Kafka.
     pub group: String,
     /// Whether messages are deleted once they are acknowledged. Only for Redis Streams, which keep them otherwise.
@@ -33,10 +35,11 @@ pub trait Source: Send + Sync + 'static {
     /// If nothing can be read at the moment. Call it again after a pause.
     async fn next(&self, max: usize) -> Result<Vec<Incoming>, SourceError>;
 
-    /// Acknowledges messages, so that they do not come again.
+    /// Acknowledges messages, so that they do not come again. After a lost connection they may come again although there was
+    /// no error.
     ///
     /// # Errors
-    /// If some of them may come again.
+    /// If the broker did not take them. Call it again with the same receipts.
     async fn acknowledge(&self, receipts: Vec<Receipt>) -> Result<(), SourceError>;
 
     /// Checks that the broker answers and has what is to be read. Reads and writes nothing.
@@ -48,14 +51,15 @@ pub trait Source: Send + Sync + 'static {
     /// Ends its connections. Takes at most `deadline`.
     async fn close(&self, deadline: Duration);
 
-    /// The kind of broker, as of its sink: `redis`, `memory`.
+    /// The kind of broker, as its sink names it.
     fn kind(&self) -> &'static str;
 }
 
 /// A message that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
-    /// Its place in the source, which no other message has or had: the id of an entry, or partition, offset and time.
+    /// Its place in the source, which no other message has or had: the id of an entry; partition, offset and time; number
+    /// and time.
     pub place: String,
     /// When it was sent, in epoch milliseconds; `None` if the broker does not tell.
     pub time_ms: Option<i64>,

@@ -154,7 +154,7 @@ fn counters_used_by_alerts_are_shown_at_zero_before_they_increase() {
     let metrics = Arc::new(Metrics::new("1.2.3", "i1"));
     MemoryTimeline::new(Arc::new(LocalClock::new()), 1).count_calls(Arc::clone(&metrics));
     metrics.request("/v1/stats", 200);
-    let (_, _) = (metrics.lane("default"), metrics.sink("default"));
+    let (_, _, _) = (metrics.lane("default"), metrics.sink("default"), metrics.door("in"));
     let text = metrics.text();
     let mut seen = 0;
     for rule in rules(&read("examples/alerts.yml")) {

@@ -54,6 +54,8 @@ pub(super) struct BrokerHealth {
     last_error: Mutex<LastError>,
     /// Whether there are errors to forget once a broker answers.
     troubled: AtomicBool,
+    /// Whether a consumer got partitions since this was last read.
+    pub(super) is_assigned: AtomicBool,
 }
 
 /// The last error from librdkafka.
@@ -137,6 +139,7 @@ impl BrokerHealth {
             state: watch::Sender::new(State::Well),
             last_error: Mutex::default(),
             troubled: AtomicBool::new(false),
+            is_assigned: AtomicBool::new(false),
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! - A group without a committed offset begins at the earliest message. librdkafka commits what is acknowledged every
 //!   200 ms, when partitions are revoked, and at the end. What was read and not committed is read again, by any instance.
-//! - A thread polls the consumer all the time, so that it stays in its group however long its messages take. While nobody
-//!   takes messages, its partitions are paused.
+//! - A thread polls the consumer all the time, so that it stays in its group while messages are processed. While the door takes
+//!   no messages, the thread pauses the partitions.
 //! - The time of a message is its timestamp: the producer's clock, or the broker's with `message.timestamp.type =
 //!   LogAppendTime`.
 
@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers, Message as _, Timestamp};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -38,15 +38,15 @@ const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long one poll waits for a message.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Partitions are paused once nobody has taken messages for so long. A pause discards what was fetched.
+/// Partitions are paused once the door has taken no message for this time. A pause discards what was fetched.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 
 /// Maximum number of messages that wait to be taken, and of their bytes beyond the first.
 const MAX_WAITING: usize = 1000;
 const MAX_WAITING_BYTES: usize = 8 << 20;
 
-/// How long all brokers may be unreachable before they are asked, and how often.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long all brokers may be unreachable before they are asked for the topic, and how often.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Properties of producers, which a consumer would only warn of.
 const OF_PRODUCERS: [&str; 9] = [
@@ -102,10 +102,18 @@ struct Poller {
     /// Since when it is full.
     full: Option<Instant>,
     is_paused: bool,
+    /// Whether the group is refused to this user. The library says so once; metadata of the topic tell nothing about it.
+    is_refused: bool,
     asked: Option<Instant>,
 }
 
-impl ConsumerContext for KafkaContext {}
+impl ConsumerContext for KafkaContext {
+    fn post_rebalance(&self, _: &BaseConsumer<KafkaContext>, rebalance: &Rebalance<'_>) {
+        if matches!(rebalance, Rebalance::Assign(_)) {
+            self.health.is_assigned.store(true, Ordering::Relaxed);
+        }
+    }
+}
 
 impl KafkaSource {
     /// Reads the options. Does not connect.
@@ -168,6 +176,7 @@ impl KafkaSource {
             held: VecDeque::new(),
             full: None,
             is_paused: false,
+            is_refused: false,
             asked: None,
         };
         *self.consumer.lock() = Some(consumer);
@@ -186,17 +195,17 @@ impl KafkaSource {
 }
 
 impl Membership {
-    /// Takes up to `max` messages. Waits for the first one.
-    async fn take(&mut self, max: usize) -> Vec<Incoming> {
+    /// Takes up to `max` messages. Waits for the first one. Returns `None` once the thread has ended.
+    async fn take(&mut self, max: usize) -> Option<Vec<Incoming>> {
         let mut taken = Vec::new();
-        let Ok(Some(first)) = timeout(READ_TIMEOUT, self.waiting.recv()).await else { return taken };
-        let mut next = Some(first);
+        let Ok(first) = timeout(READ_TIMEOUT, self.waiting.recv()).await else { return Some(taken) };
+        let mut next = Some(first?);
         while let Some(message) = next {
             self.shared.bytes.fetch_sub(size(&message), Ordering::Relaxed);
             taken.push(message);
             next = if taken.len() < max { self.waiting.try_recv().ok() } else { None };
         }
-        taken
+        Some(taken)
     }
 }
 
@@ -205,12 +214,14 @@ impl Poller {
         while !self.shared.stop.load(Ordering::Relaxed) && !self.outbox.is_closed() {
             self.hand_over();
             if self.held.is_empty() {
+                // A partition that left while it was paused, and came back, is still paused.
+                self.is_paused |= self.health.is_assigned.swap(false, Ordering::Relaxed);
                 self.set_paused(false);
                 self.poll(POLL_TIMEOUT);
             } else if self.full.get_or_insert_with(Instant::now).elapsed() < PAUSE_AFTER {
                 std::thread::sleep(Duration::from_millis(2));
             } else {
-                // New partitions are not paused.
+                // At each turn, because new partitions are not paused.
                 self.set_paused(true);
                 self.poll(POLL_TIMEOUT);
             }
@@ -230,7 +241,7 @@ impl Poller {
             if waiting > 0 && waiting + bytes > MAX_WAITING_BYTES {
                 return self.held.push_front(message);
             }
-            // Before it can be taken.
+            // Before the send; otherwise the receiver could subtract it first.
             self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
             if let Err(error) = self.outbox.try_send(message) {
                 self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -260,6 +271,7 @@ impl Poller {
             Some(Ok(message)) => {
                 self.health.set_well();
                 self.set_trouble(None);
+                self.is_refused = false;
                 let message = incoming(&message);
                 self.held.push_back(message);
             }
@@ -274,6 +286,7 @@ impl Poller {
                     | RDKafkaErrorCode::GroupAuthorizationFailed => SourceError::Missing(verdict::detail(code)),
                     code => SourceError::Away(self.health.away().unwrap_or_else(|| verdict::detail(code).into())),
                 };
+                self.is_refused = code == RDKafkaErrorCode::GroupAuthorizationFailed;
                 self.set_trouble(Some(trouble));
             }
         }
@@ -282,16 +295,16 @@ impl Poller {
     /// If all brokers seem unreachable, or there is another trouble, asks for the topic: without messages, nothing else tells
     /// that the trouble is over.
     fn ask(&mut self) {
-        let overdue = self.health.overdue(PATIENCE);
+        let overdue = self.health.overdue(PROBE_INTERVAL);
         if overdue {
             self.set_trouble(Some(SourceError::Away(self.health.away().unwrap_or_else(no_broker))));
         }
-        let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= PATIENCE);
-        if !is_due || self.shared.trouble.lock().is_none() {
+        let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= PROBE_INTERVAL);
+        if !is_due || self.is_refused || self.shared.trouble.lock().is_none() {
             return;
         }
         self.asked = Some(Instant::now());
-        let found = self.consumer.client().fetch_metadata(Some(&self.topic), PATIENCE);
+        let found = self.consumer.client().fetch_metadata(Some(&self.topic), PROBE_INTERVAL);
         if let Ok(metadata) = found
             && metadata.topics().iter().all(|topic| topic.error().is_none())
         {
@@ -314,13 +327,24 @@ fn size(message: &Incoming) -> usize {
     message.body.as_ref().map_or(0, Bytes::len) + message.key.as_ref().map_or(0, Bytes::len) + headers + 200
 }
 
+/// The headers of a message. The client library panics at a name that is not UTF-8; such a message has one header without a
+/// valid name.
+fn headers(message: &BorrowedMessage<'_>) -> Vec<(String, Bytes)> {
+    let read = || {
+        let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
+        let value = |value: Option<&[u8]>| value.map(Bytes::copy_from_slice).unwrap_or_default();
+        headers.map(|header| (header.key.to_owned(), value(header.value))).collect()
+    };
+    let invalid = || vec![(char::REPLACEMENT_CHARACTER.to_string(), Bytes::new())];
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|_| invalid())
+}
+
 fn incoming(message: &BorrowedMessage<'_>) -> Incoming {
     let time_ms = match message.timestamp() {
         Timestamp::NotAvailable => None,
         Timestamp::CreateTime(ms) | Timestamp::LogAppendTime(ms) => Some(ms).filter(|ms| *ms >= 0),
     };
     let (partition, offset) = (message.partition(), message.offset());
-    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
     let bytes = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
     Incoming {
         // Offsets begin anew if a topic is made again under its name.
@@ -328,7 +352,7 @@ fn incoming(message: &BorrowedMessage<'_>) -> Incoming {
         time_ms,
         key: bytes(message.key()),
         body: bytes(message.payload()),
-        headers: headers.map(|header| (header.key.to_owned(), bytes(header.value).unwrap_or_default())).collect(),
+        headers: headers(message),
         receipt: Receipt(format!("{partition} {offset}")),
     }
 }
@@ -341,7 +365,12 @@ impl Source for KafkaSource {
             Some(joined) => membership.insert(joined),
             None => membership.insert(self.join().await?),
         };
-        let taken = joined.take(max.max(1)).await;
+        let Some(taken) = joined.take(max.max(1)).await else {
+            if let Some(ended) = membership.take() {
+                self.leave(ended, READ_TIMEOUT).await;
+            }
+            return Err(Away::from("the consumer has ended".to_owned()).into());
+        };
         let trouble = joined.shared.trouble.lock().clone();
         match trouble {
             Some(trouble) if taken.is_empty() => {

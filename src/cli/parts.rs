@@ -186,7 +186,7 @@ fn build_doors(
                 dialect: section.dialect,
                 sink,
                 rejected: section.rejected.clone(),
-                batch: section.batch,
+                batch: section.source.batch,
                 lane: section.lane.clone(),
                 destination: section.destination.clone(),
                 catch_up: section.catch_up,

@@ -240,7 +240,7 @@ impl Instance {
         let until = Instant::now() + deadline;
         let stop = async {
             // They may still publish rejected messages.
-            self.doors.stop(deadline).await;
+            self.doors.stop(deadline / 2).await;
             self.engine.shutdown(until.saturating_duration_since(Instant::now())).await
         };
         let (served, settled) = tokio::join!(self.server, stop);

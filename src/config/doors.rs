@@ -23,8 +23,6 @@ pub struct DoorSection {
     pub dialect: Dialect,
     /// Where messages go that cannot be put; `None` drops them.
     pub rejected: Option<String>,
-    /// Maximum number of messages that are read at once.
-    pub batch: usize,
     /// The lane of tasks that name none.
     pub lane: Option<Lane>,
     /// The destination of messages that name none.
@@ -119,10 +117,9 @@ fn door(
     let sink = sink.filter(|sink| sinks.contains_key(sink))?;
     Some(DoorSection {
         sink,
-        source: SourceOptions { from: from?, group, delete },
+        source: SourceOptions { from: from?, batch, group, delete },
         dialect: dialect.unwrap_or(Dialect::Own),
         rejected: rejected.filter(|text| !text.is_empty()),
-        batch,
         lane,
         destination,
         catch_up,

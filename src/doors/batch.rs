@@ -1,8 +1,8 @@
 //! The order in which the instructions of a batch take effect.
 //!
-//! A call to the timeline contains no id twice, so a batch is cut into parts, which follow each other. A task that a later
-//! message of the same part replaces or cancels is not put at all if that message was sent before the first due: read in
-//! time, it would have come in time. Otherwise a door that is behind would publish what its users have cancelled.
+//! A call to the timeline contains no id twice, so a batch is cut into parts that take effect one after the other. If a
+//! message replaces or cancels a task of the same part, and was sent before the first due of that task, the task is not put.
+//! Otherwise a door that is behind would publish what its user has cancelled in time.
 
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ pub(super) struct Sent {
 /// What is known of an id in the current part.
 enum Former {
     /// It is put, with this first due.
-    Put { due: Option<Timestamp> },
+    Put { due: Timestamp },
     /// It is cancelled.
     Cancel,
 }
@@ -49,7 +49,7 @@ pub(super) fn plan(batch: Vec<Sent>) -> BatchPlan {
     let (mut part, mut formers) = (BatchPart::default(), HashMap::<TaskId, Former>::new());
     for Sent { number, time, instruction } in batch {
         let (id, former) = match instruction {
-            Instruction::Skip(_) => continue,
+            Instruction::Skip(_) | Instruction::CancelTooLate(_) => continue,
             Instruction::Put(put) => {
                 let PutInstruction { new, names_id, due } = *put;
                 if !names_id {
@@ -57,12 +57,12 @@ pub(super) fn plan(batch: Vec<Sent>) -> BatchPlan {
                     continue;
                 }
                 let id = new.id.clone();
-                make_room(&id, time, &mut part, &mut formers, &mut plan);
+                free_id(&id, time, &mut part, &mut formers, &mut plan);
                 part.puts.push((number, new));
                 (id, Former::Put { due })
             }
             Instruction::Cancel(id) => {
-                make_room(&id, time, &mut part, &mut formers, &mut plan);
+                free_id(&id, time, &mut part, &mut formers, &mut plan);
                 part.cancels.push((number, id.clone()));
                 (id, Former::Cancel)
             }
@@ -73,8 +73,8 @@ pub(super) fn plan(batch: Vec<Sent>) -> BatchPlan {
     plan
 }
 
-/// Removes the id from the current part, or begins the next part.
-fn make_room(
+/// Makes the id free in the current part: removes its put if that is superseded, otherwise begins the next part.
+fn free_id(
     id: &TaskId,
     time: Option<Timestamp>,
     part: &mut BatchPart,
@@ -83,7 +83,7 @@ fn make_room(
 ) {
     match formers.get(id) {
         None => {}
-        Some(Former::Put { due }) if time.zip(*due).is_some_and(|(time, due)| time < due) => {
+        Some(Former::Put { due }) if time.is_some_and(|time| time < *due) => {
             let at = part.puts.iter().position(|(_, new)| new.id == *id);
             plan.superseded.extend(at.map(|at| part.puts.remove(at).0));
         }
@@ -120,7 +120,7 @@ mod tests {
         let sent = batch.iter().enumerate().map(|(number, (time, text))| {
             let words: Vec<&str> = text.split(' ').collect();
             let due = words.get(2).map_or(0, |due| due.parse().unwrap());
-            let put = |names_id| Box::new(PutInstruction { new: new(words[1], due), names_id, due: Some(at(due)) });
+            let put = |names_id| Box::new(PutInstruction { new: new(words[1], due), names_id, due: at(due) });
             let instruction = match words[0] {
                 "put" => Instruction::Put(put(true)),
                 "post" => Instruction::Put(put(false)),

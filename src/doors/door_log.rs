@@ -17,14 +17,14 @@ const MAX_LINES: u64 = 10;
 /// What was logged of a door.
 #[derive(Default)]
 pub(super) struct DoorLog {
-    /// Since when it does not read, and when that was last logged.
+    /// Since when it does not go on, and when that was last logged.
     stopped: Option<(Instant, Instant)>,
     /// Since when lines about rejected messages are counted, and how many there were.
     rejected: Option<(Instant, u64)>,
 }
 
 impl DoorLog {
-    /// The door does not read.
+    /// The door does not go on.
     pub(super) fn stopped(&mut self, door: &Door, status: DoorStatus, detail: &str) {
         let now = Instant::now();
         match &mut self.stopped {
@@ -32,18 +32,18 @@ impl DoorLog {
             Some((since, logged)) => {
                 *logged = now;
                 let outage_s = now.duration_since(*since).as_secs();
-                warn!(door = door.name, status = status.as_str(), detail, outage_s, "the door still reads nothing");
+                warn!(door = door.name, status = status.as_str(), detail, outage_s, "a door is still stopped");
                 return;
             }
             None => self.stopped = Some((now, now)),
         }
-        warn!(door = door.name, status = status.as_str(), detail, "the door reads nothing; retrying");
+        warn!(door = door.name, status = status.as_str(), detail, "a door is stopped; retrying");
     }
 
-    /// The door reads.
-    pub(super) fn goes_on(&mut self, door: &Door) {
+    /// The door goes on.
+    pub(super) fn resumed(&mut self, door: &Door) {
         if let Some((since, _)) = self.stopped.take() {
-            info!(door = door.name, outage_s = since.elapsed().as_secs(), "the door reads again");
+            info!(door = door.name, outage_s = since.elapsed().as_secs(), "a door goes on");
         }
     }
 
@@ -55,8 +55,11 @@ impl DoorLog {
         self.rejected = Some((since, lines + 1));
         if lines < MAX_LINES {
             let (code, detail) = (why.code, why.detail.as_str());
-            let more = if lines + 1 == MAX_LINES { "no more lines for a minute" } else { "" };
-            warn!(door = door.name, place, code, detail, more, "a message was rejected");
+            let dropped = door.rejected.is_none();
+            warn!(door = door.name, place, code, detail, dropped, "a message was rejected");
+        }
+        if lines == MAX_LINES {
+            warn!(door = door.name, "more messages were rejected; no more lines in this minute");
         }
     }
 }

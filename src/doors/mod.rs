@@ -1,10 +1,11 @@
 //! Doors: tasks from messages. A door reads messages from a topic, queue or stream, and puts or cancels a task for each of
 //! them.
 //!
-//! - A message is acknowledged once the timeline has answered, so it is read again if this instance dies before.
-//! - The id of its task follows from the message: a message that is read again finds its task, and changes nothing.
-//! - A message that cannot be put goes to the destination `rejected` and is then acknowledged. Nothing vanishes.
-//! - While the timeline or that destination is unavailable, the door waits: it reads and acknowledges nothing more.
+//! - A message is acknowledged after the timeline has answered. If this instance dies before, the message is read again.
+//! - The id of its task follows from the message, so a message that is read again finds its task, and changes nothing.
+//! - A message that cannot be put goes to the destination `rejected`, and is then acknowledged. Without that destination it
+//!   is dropped, counted and logged.
+//! - While the timeline or that destination is unavailable, the door acknowledges nothing, and reads at most one more batch.
 
 mod batch;
 mod dialects;
@@ -15,6 +16,7 @@ mod rejected;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use punctual_sinks::Sink;
 use punctual_sinks::source::Source;
@@ -41,15 +43,26 @@ string_enum! {
 }
 
 string_enum! {
-    /// Whether a door reads.
+    /// Whether a door goes on.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum DoorStatus {
-        /// It reads.
+        /// It does.
         Up = "up",
-        /// The timeline, or the destination for rejected messages, accepts nothing. It reads nothing more until it does.
+        /// The timeline, or the destination for rejected messages, is unavailable. The door tries again.
         Waiting = "waiting",
-        /// Its source cannot be read.
+        /// Its source cannot be read, or takes no acknowledgements.
         Unavailable = "unavailable",
+    }
+}
+
+impl DoorStatus {
+    /// The value of the metric.
+    fn number(self) -> i64 {
+        match self {
+            DoorStatus::Up => 0,
+            DoorStatus::Waiting => 1,
+            DoorStatus::Unavailable => 2,
+        }
     }
 }
 
@@ -68,7 +81,7 @@ pub struct Door {
     pub sink: Arc<dyn Sink>,
     /// Where those go; `None` drops them, counted and logged.
     pub rejected: Option<String>,
-    /// Maximum number of messages that are read at once, 1 to 1000.
+    /// Maximum number of messages of one read, 1 to 1000. A source may return fewer.
     pub batch: usize,
     /// The lane of tasks that name none; `None` is the first allowed one.
     pub lane: Option<Lane>,
@@ -137,12 +150,10 @@ impl Doors {
         self.stop.cancel();
         let ended = timeout(deadline, async { while self.tasks.join_next().await.is_some() {} });
         if ended.await.is_err() {
-            warn!("some messages of doors are not acknowledged, and will be read again");
+            warn!("a door did not end in time; messages that are not acknowledged will be read again");
         }
         self.tasks.abort_all();
-        for (door, _) in &self.doors {
-            door.source.close(CLOSE_TIMEOUT).await;
-        }
+        join_all(self.doors.iter().map(|(door, _)| door.source.close(CLOSE_TIMEOUT))).await;
     }
 }
 

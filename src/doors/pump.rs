@@ -3,7 +3,7 @@
 //! A batch is complete before the next one begins, so that messages for one id take effect in their order. The next one is
 //! read meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use punctual_sinks::Outcome;
 use punctual_sinks::source::{Incoming, Receipt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error};
+use tracing::debug;
 
 use super::batch::{BatchPart, Sent, plan};
 use super::dialects::{self, Instruction, Rejection};
@@ -40,12 +40,27 @@ pub(super) struct Pump {
     intake: Intake,
     metrics: DoorMetrics,
     state: Arc<Mutex<DoorState>>,
-    log: Mutex<DoorLog>,
+    progress: Mutex<Progress>,
     stop: CancellationToken,
 }
 
+/// Why the two halves of the loop do not go on, and what was logged of it.
+#[derive(Default)]
+struct Progress {
+    reading: Option<(DoorStatus, String)>,
+    processing: Option<(DoorStatus, String)>,
+    log: DoorLog,
+}
+
+/// A half of the loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Half {
+    Reading,
+    Processing,
+}
+
 /// What became of a message.
-enum Fate {
+enum MessageResult {
     /// Done, with this result.
     Done(&'static str),
     Rejected(Rejection),
@@ -54,8 +69,8 @@ enum Fate {
 /// The door stops before a batch is complete. Its messages are read again later.
 struct Stopped;
 
-/// The messages of a batch that have a fate, by their numbers, and those that have none because of this error.
-type Fates = Vec<(usize, Result<Fate, TimelineError>)>;
+/// The number of each message in its batch, and the result of its call. After an error the call is made again.
+type CallResults = Vec<(usize, Result<MessageResult, TimelineError>)>;
 
 impl Pump {
     pub(super) fn new(
@@ -65,7 +80,7 @@ impl Pump {
         state: Arc<Mutex<DoorState>>,
         stop: CancellationToken,
     ) -> Pump {
-        Pump { door, intake, metrics, state, log: Mutex::default(), stop }
+        Pump { door, intake, metrics, state, progress: Mutex::default(), stop }
     }
 
     /// Runs until the door stops.
@@ -77,6 +92,8 @@ impl Pump {
                     break;
                 }
             }
+            // The reader may wait for room.
+            inbox.close();
         };
         tokio::join!(self.read(outbox), process);
     }
@@ -86,23 +103,21 @@ impl Pump {
         let mut backoff = BACKOFF;
         loop {
             // An error means that no more batches are processed.
-            let Ok(place) = outbox.reserve().await else { return };
-            // A read that has begun is not given up: it may have taken messages.
+            let Ok(room) = outbox.reserve().await else { return };
+            // A read that has begun is not cancelled: the broker may already have delivered messages to it.
             if self.stop.is_cancelled() {
                 return;
             }
             match self.door.source.next(self.door.batch).await {
                 Ok(batch) => {
                     backoff = BACKOFF;
-                    if self.state.lock().status == DoorStatus::Unavailable {
-                        self.goes_on();
-                    }
+                    self.resumed(Half::Reading);
                     if !batch.is_empty() {
-                        place.send(batch);
+                        room.send(batch);
                     }
                 }
                 Err(error) => {
-                    self.stopped(DoorStatus::Unavailable, &error.to_string());
+                    self.stopped(Half::Reading, DoorStatus::Unavailable, error.to_string());
                     if self.pause(&mut backoff).await.is_err() {
                         return;
                     }
@@ -116,76 +131,80 @@ impl Pump {
         if let Some(sent) = batch.last().and_then(|message| message.time_ms) {
             self.metrics.lag.set(now.since(Timestamp::from_millis(sent)).as_secs_f64());
         }
-        let mut fates: BTreeMap<usize, Fate> = BTreeMap::new();
-        let mut sent = Vec::with_capacity(batch.len());
+        let (mut results, mut sent, mut too_late) = (BTreeMap::new(), Vec::with_capacity(batch.len()), BTreeSet::new());
         for (number, message) in batch.iter().enumerate() {
             // The first due of a cron schedule may take long to find, so let other tasks of the runtime run.
             if number % 16 == 15 {
                 tokio::task::yield_now().await;
             }
-            match dialects::read(&self.door, &self.intake, message, now) {
-                Ok(Instruction::Skip(result)) => _ = fates.insert(number, Fate::Done(result)),
-                Ok(instruction) => {
-                    let time = message.time_ms.map(Timestamp::from_millis);
-                    sent.push(Sent { number, time, instruction });
+            let instruction = match dialects::read(&self.door, &self.intake, message, now) {
+                Ok(Instruction::Skip(result)) => {
+                    results.insert(number, MessageResult::Done(result));
+                    continue;
                 }
-                Err(rejection) => _ = fates.insert(number, Fate::Rejected(rejection)),
-            }
+                Ok(Instruction::CancelTooLate(id)) => {
+                    too_late.insert(number);
+                    Instruction::Cancel(id)
+                }
+                Ok(instruction) => instruction,
+                Err(rejection) => {
+                    results.insert(number, MessageResult::Rejected(rejection));
+                    continue;
+                }
+            };
+            sent.push(Sent { number, time: message.time_ms.map(Timestamp::from_millis), instruction });
         }
         let plan = plan(sent);
-        fates.extend(plan.superseded.into_iter().map(|number| (number, Fate::Done("superseded"))));
+        results.extend(plan.superseded.into_iter().map(|number| (number, MessageResult::Done("superseded"))));
         for part in plan.parts {
-            self.take_effect(part, &mut fates).await?;
+            self.take_effect(part, &mut results).await?;
         }
-        self.reject(&batch, &fates).await?;
+        results.extend(too_late.into_iter().map(|number| (number, MessageResult::Done("too_late"))));
+        self.reject(&batch, &results).await?;
         fault::reached(Point::BeforeAcknowledge);
-        let receipts: Vec<Receipt> = batch.iter().map(|message| message.receipt.clone()).collect();
-        self.acknowledge(receipts).await?;
-        self.count(&batch, fates);
+        self.acknowledge(batch.iter().map(|message| message.receipt.clone()).collect()).await?;
+        self.resumed(Half::Processing);
+        self.count(&batch, results);
         Ok(())
     }
 
     /// Makes the calls of a part, and repeats those that the timeline did not answer, until it has answered all.
-    async fn take_effect(&self, mut part: BatchPart, fates: &mut BTreeMap<usize, Fate>) -> Result<(), Stopped> {
+    async fn take_effect(
+        &self,
+        mut part: BatchPart,
+        results: &mut BTreeMap<usize, MessageResult>,
+    ) -> Result<(), Stopped> {
         let mut backoff = BACKOFF;
         loop {
-            let (posts, puts, cancels) = join3(
-                self.put(PutMode::Post, &part.posts),
-                self.put(PutMode::Put, &part.puts),
-                self.cancel(&part.cancels),
-            )
-            .await;
+            let posts = self.put(PutMode::Post, &part.posts);
+            let puts = self.put(PutMode::Put, &part.puts);
+            let (posts, puts, cancels) = join3(posts, puts, self.cancel(&part.cancels)).await;
             let mut failed = None;
             for (number, result) in posts.into_iter().chain(puts).chain(cancels) {
                 match result {
-                    Ok(fate) => _ = fates.insert(number, fate),
+                    Ok(result) => _ = results.insert(number, result),
                     Err(error) => failed = Some(error),
                 }
             }
-            let Some(error) = failed else {
-                if self.state.lock().status == DoorStatus::Waiting {
-                    self.goes_on();
-                }
-                return Ok(());
-            };
-            part.posts.retain(|(number, _)| !fates.contains_key(number));
-            part.puts.retain(|(number, _)| !fates.contains_key(number));
-            part.cancels.retain(|(number, _)| !fates.contains_key(number));
-            self.stopped(DoorStatus::Waiting, &error.to_string());
+            let Some(error) = failed else { return Ok(()) };
+            part.posts.retain(|(number, _)| !results.contains_key(number));
+            part.puts.retain(|(number, _)| !results.contains_key(number));
+            part.cancels.retain(|(number, _)| !results.contains_key(number));
+            self.stopped(Half::Processing, DoorStatus::Waiting, error.to_string());
             self.pause(&mut backoff).await?;
         }
     }
 
-    async fn put(&self, mode: PutMode, tasks: &[(usize, NewTask)]) -> Fates {
+    async fn put(&self, mode: PutMode, tasks: &[(usize, NewTask)]) -> CallResults {
         if tasks.is_empty() {
             return Vec::new();
         }
         let new = tasks.iter().map(|(_, new)| new.clone()).collect();
         let answers = self.intake.put_traced(mode, new, self.door.timeline_timeout).await;
-        tasks.iter().zip(answers).map(|((number, _), answer)| (*number, fate_of_put(answer))).collect()
+        tasks.iter().zip(answers).map(|((number, _), answer)| (*number, result_of_put(answer))).collect()
     }
 
-    async fn cancel(&self, ids: &[(usize, TaskId)]) -> Fates {
+    async fn cancel(&self, ids: &[(usize, TaskId)]) -> CallResults {
         let cancel = |(number, id): &(usize, TaskId)| {
             let (number, id) = (*number, id.clone());
             async move {
@@ -195,76 +214,68 @@ impl Pump {
                     CancelAnswer::InFlight { .. } => "cancel_in_flight",
                     CancelAnswer::Unknown | CancelAnswer::Mismatch => "cancel_unknown",
                 });
-                (number, result.map(Fate::Done))
+                (number, result.map(MessageResult::Done))
             }
         };
         stream::iter(ids.iter().map(cancel)).buffer_unordered(MAX_CANCELS).collect().await
     }
 
     /// Publishes copies of the rejected messages, until the destination has accepted all.
-    async fn reject(&self, batch: &[Incoming], fates: &BTreeMap<usize, Fate>) -> Result<(), Stopped> {
-        let rejected = fates.iter().filter_map(|(number, fate)| match fate {
-            Fate::Rejected(why) => Some((&batch[*number], why)),
-            Fate::Done(_) => None,
+    async fn reject(&self, batch: &[Incoming], results: &BTreeMap<usize, MessageResult>) -> Result<(), Stopped> {
+        let rejected = results.iter().filter_map(|(number, result)| match result {
+            MessageResult::Rejected(why) => Some(RejectedMessage { message: &batch[*number], why, is_whole: true }),
+            MessageResult::Done(_) => None,
         });
-        let mut open: Vec<(&Incoming, &Rejection, bool)> =
-            rejected.map(|(message, why)| (message, why, true)).collect();
-        open.iter().for_each(|(message, why, _)| self.log.lock().rejected(&self.door, &message.place, why));
+        let mut open: Vec<RejectedMessage<'_>> = rejected.collect();
+        for RejectedMessage { message, why, .. } in &open {
+            self.progress.lock().log.rejected(&self.door, &message.place, why);
+        }
         let Some(destination) = self.door.rejected.as_deref() else { return Ok(()) };
         let mut backoff = BACKOFF;
         while !open.is_empty() {
-            let copies =
-                open.iter().map(|(message, why, whole)| rejected::copy(&self.door, destination, message, why, *whole));
-            let mut outcomes = self.door.sink.publish(copies.collect());
-            let (mut accepted, mut detail) = (vec![false; open.len()], "no answer from the sink".to_owned());
-            while let Some((index, outcome)) = outcomes.next().await {
-                match outcome {
-                    Outcome::Accepted | Outcome::Duplicate => accepted[index] = true,
-                    Outcome::Retry(trouble) => detail = trouble.detail,
-                    Outcome::Reject(refused) => {
-                        let (message, _, whole) = &mut open[index];
-                        if !*whole {
-                            error!(
-                                door = self.door.name,
-                                place = message.place,
-                                detail = refused,
-                                "the destination `rejected` refuses even a copy without body and headers"
-                            );
-                        }
-                        (*whole, detail) = (false, refused);
-                    }
-                }
-            }
-            let mut accepted = accepted.into_iter();
-            open.retain(|_| !accepted.next().unwrap_or_default());
-            if !open.is_empty() {
-                self.stopped(DoorStatus::Waiting, &format!("`{destination}`: {detail}"));
+            if let Some(detail) = self.publish_copies(destination, &mut open).await {
+                self.stopped(Half::Processing, DoorStatus::Waiting, format!("`{destination}`: {detail}"));
                 self.pause(&mut backoff).await?;
             }
         }
-        if self.state.lock().status == DoorStatus::Waiting {
-            self.goes_on();
-        }
         Ok(())
+    }
+
+    /// Publishes a copy of each, and removes those that were accepted. Returns why others were not.
+    async fn publish_copies(&self, destination: &str, open: &mut Vec<RejectedMessage<'_>>) -> Option<String> {
+        let copies = open.iter().map(|one| rejected::copy(&self.door, destination, one.message, one.why, one.is_whole));
+        let mut outcomes = self.door.sink.publish(copies.collect());
+        let (mut accepted, mut detail) = (vec![false; open.len()], "no answer from the sink".to_owned());
+        while let Some((index, outcome)) = outcomes.next().await {
+            match outcome {
+                Outcome::Accepted | Outcome::Duplicate => accepted[index] = true,
+                Outcome::Retry(trouble) => detail = trouble.detail,
+                // The broker never accepts this copy, perhaps for its size or a header.
+                Outcome::Reject(refused) => (open[index].is_whole, detail) = (false, refused),
+            }
+        }
+        let mut accepted = accepted.into_iter();
+        open.retain(|_| !accepted.next().unwrap_or_default());
+        (!open.is_empty()).then_some(detail)
     }
 
     async fn acknowledge(&self, receipts: Vec<Receipt>) -> Result<(), Stopped> {
         let mut backoff = BACKOFF;
         while let Err(error) = self.door.source.acknowledge(receipts.clone()).await {
-            self.stopped(DoorStatus::Unavailable, &error.to_string());
+            self.stopped(Half::Processing, DoorStatus::Unavailable, error.to_string());
             self.pause(&mut backoff).await?;
         }
         Ok(())
     }
 
-    fn count(&self, batch: &[Incoming], fates: BTreeMap<usize, Fate>) {
-        for (number, fate) in fates {
-            match fate {
-                Fate::Done(result) => {
+    fn count(&self, batch: &[Incoming], results: BTreeMap<usize, MessageResult>) {
+        for (number, result) in results {
+            match result {
+                MessageResult::Done(result) => {
                     debug!(door = self.door.name, place = batch[number].place, result, "a message was read");
                     self.metrics.message(result);
                 }
-                Fate::Rejected(why) => {
+                MessageResult::Rejected(why) => {
                     self.metrics.message("rejected");
                     self.metrics.rejected(why.code);
                 }
@@ -272,24 +283,34 @@ impl Pump {
         }
     }
 
-    fn stopped(&self, status: DoorStatus, detail: &str) {
-        self.log.lock().stopped(&self.door, status, detail);
-        self.set_state(status, Some(detail.to_owned()));
+    /// A half of the loop does not go on.
+    fn stopped(&self, half: Half, status: DoorStatus, detail: String) {
+        let mut progress = self.progress.lock();
+        progress.log.stopped(&self.door, status, &detail);
+        *progress.of(half) = Some((status, detail));
+        self.show(&progress);
     }
 
-    fn goes_on(&self) {
-        self.log.lock().goes_on(&self.door);
-        self.set_state(DoorStatus::Up, None);
+    /// A half of the loop goes on.
+    fn resumed(&self, half: Half) {
+        let mut progress = self.progress.lock();
+        if progress.of(half).take().is_none() {
+            return;
+        }
+        if progress.worst().is_none() {
+            progress.log.resumed(&self.door);
+        }
+        self.show(&progress);
     }
 
-    fn set_state(&self, status: DoorStatus, detail: Option<String>) {
+    fn show(&self, progress: &Progress) {
+        let (status, detail) = match progress.worst() {
+            Some((status, detail)) => (*status, Some(detail.clone())),
+            None => (DoorStatus::Up, None),
+        };
         let mut state = self.state.lock();
         (state.status, state.detail) = (status, detail);
-        self.metrics.status.set(match status {
-            DoorStatus::Up => 0,
-            DoorStatus::Waiting => 1,
-            DoorStatus::Unavailable => 2,
-        });
+        self.metrics.status.set(status.number());
     }
 
     async fn pause(&self, backoff: &mut Backoff) -> Result<(), Stopped> {
@@ -300,12 +321,37 @@ impl Pump {
     }
 }
 
-fn fate_of_put(answer: Result<EffectivePut, PutError>) -> Result<Fate, TimelineError> {
+/// A rejected message whose copy is not accepted yet.
+struct RejectedMessage<'a> {
+    message: &'a Incoming,
+    why: &'a Rejection,
+    /// Whether the copy has body and headers.
+    is_whole: bool,
+}
+
+impl Progress {
+    fn of(&mut self, half: Half) -> &mut Option<(DoorStatus, String)> {
+        match half {
+            Half::Reading => &mut self.reading,
+            Half::Processing => &mut self.processing,
+        }
+    }
+
+    /// What to show: a door that cannot process reads nothing more either.
+    fn worst(&self) -> Option<&(DoorStatus, String)> {
+        self.processing.as_ref().or(self.reading.as_ref())
+    }
+}
+
+fn result_of_put(answer: Result<EffectivePut, PutError>) -> Result<MessageResult, TimelineError> {
     match answer {
-        Ok(put) => Ok(Fate::Done(put.result.as_str())),
+        Ok(put) => Ok(MessageResult::Done(put.result.as_str())),
         Err(PutError::Timeline(error)) => Err(error),
         // The configuration of the door has changed since the message was first read.
-        Err(PutError::KeyReused) => Ok(Fate::Done("unchanged")),
-        Err(error) => Ok(Fate::Rejected(Rejection::new(error.code().unwrap_or("internal"), error.to_string()))),
+        Err(PutError::KeyReused) => Ok(MessageResult::Done("unchanged")),
+        Err(error) => {
+            let code = error.code().unwrap_or("internal");
+            Ok(MessageResult::Rejected(Rejection::new(code, error.to_string())))
+        }
     }
 }

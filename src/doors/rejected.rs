@@ -10,14 +10,16 @@ use punctual_sinks::{Message, headers};
 use super::Door;
 use super::dialects::Rejection;
 
-/// Header names of a copy, behind `punctual-`: the code, its explanation, and where the message was.
-pub(super) const REJECTED: &str = "rejected";
-const CODE: &str = "punctual-rejected";
+/// Headers of a copy: the code, its explanation, and where the message was.
+pub(super) const CODE: &str = "punctual-rejected";
 const DETAIL: &str = "punctual-rejected-detail";
 const FROM: &str = "punctual-rejected-from";
 
 /// Headers of the message that its copy does not have, in lower case: the sink writes them, or they are in another place.
 const NOT_COPIED: [&str; 5] = [headers::KEY, headers::TASK, headers::DUE, headers::ATTEMPT, "payload"];
+
+/// The beginnings of others: those of another copy, and those with which NATS would do something.
+const NOT_COPIED_PREFIXES: [&str; 3] = [CODE, "nats-", "kv-"];
 
 /// The copy of a message; `whole` is whether with body and headers.
 pub(super) fn copy(door: &Door, destination: &str, message: &Incoming, why: &Rejection, whole: bool) -> Message {
@@ -28,7 +30,7 @@ pub(super) fn copy(door: &Door, destination: &str, message: &Incoming, why: &Rej
         due_ms: 0,
         attempt: 1,
         destination: destination.to_owned(),
-        record_key: None,
+        record_key: message.key.as_deref().and_then(|key| std::str::from_utf8(key).ok()).map(str::to_owned),
         headers: Vec::new(),
         content_type: None,
         payload: Bytes::new(),
@@ -39,7 +41,9 @@ pub(super) fn copy(door: &Door, destination: &str, message: &Incoming, why: &Rej
             let (lower, value) = (name.to_ascii_lowercase(), String::from_utf8_lossy(value).into_owned());
             if lower == headers::CONTENT_TYPE {
                 copy.content_type = Some(value);
-            } else if !NOT_COPIED.contains(&lower.as_str()) && !lower.starts_with(CODE) {
+            } else if !NOT_COPIED.contains(&lower.as_str())
+                && !NOT_COPIED_PREFIXES.iter().any(|of| lower.starts_with(of))
+            {
                 copy.headers.push((name.clone(), value));
             }
         }

@@ -10,13 +10,13 @@ use crate::task::{Lane, Message, TaskId};
 /// Maximum length of a prefix, so that ids can be made with it.
 const MAX_PREFIX_BYTES: usize = 100;
 
-/// The tasks that one may use; all by default.
+/// The tasks that a token or a door may use; all by default.
 #[derive(Clone, Debug, Default)]
 pub struct AllowedTasks {
     /// Their lanes; empty means all. A task without a lane is put into the first one, or into `default` if the list is
     /// empty.
     pub lanes: Vec<Lane>,
-    /// The beginning of their ids.
+    /// The beginning of their ids. A caller sends it; a door puts it before the ids of its messages.
     pub prefix: IdPrefix,
     /// The destinations of their messages, whether a task or its lane names them; `None` means all.
     pub destinations: Option<DestinationPatterns>,
@@ -26,7 +26,7 @@ pub struct AllowedTasks {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdPrefix(String);
 
-/// What is not allowed. The text continues "the token is ".
+/// What is not allowed. The text continues "the token is " or "the door is ".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAllowed {
     /// An id with another beginning.
@@ -77,7 +77,7 @@ impl FromStr for IdPrefix {
 }
 
 impl AllowedTasks {
-    /// Whether these are all tasks.
+    /// Whether nothing is limited.
     #[must_use]
     pub fn are_all(&self) -> bool {
         self.lanes.is_empty() && self.prefix.0.is_empty() && self.destinations.is_none()
@@ -142,7 +142,7 @@ impl AllowedTasks {
     }
 
     /// Whether a message would be allowed, of which perhaps only the lane can be read. Faults of the lane or its sink are
-    /// reported only then; otherwise one would learn about lanes that one may not use.
+    /// reported only then; otherwise a caller would learn about lanes of others.
     #[must_use]
     pub fn may_put(&self, intake: &Intake, lane: &Lane, message: Option<&Message>) -> bool {
         let destination = message.and_then(|message| intake.destination(lane, message));

@@ -74,7 +74,7 @@ impl Metrics {
         let r = &mut self.registry;
         r.register("door_messages", "Messages that a door has read, by result", self.door_messages.clone());
         r.register("door_rejected", "Messages that a door has rejected, by code", self.door_rejected.clone());
-        let status = "0 the door reads, 1 it waits for the timeline or for `rejected`, 2 its source is unavailable";
+        let status = "0 the door goes on, 1 it waits for the timeline or for `rejected`, 2 its source is unavailable";
         r.register("door_status", status, self.door_status.clone());
         let lag = "Time from the last message that a door has read to the reading";
         r.register_with_unit("door_lag", lag, Unit::Seconds, self.door_lag.clone());

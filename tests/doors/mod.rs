@@ -2,6 +2,7 @@
 
 mod kafka;
 mod kills;
+mod nats;
 mod redis;
 
 use std::collections::BTreeMap;
@@ -269,6 +270,42 @@ async fn a_door_that_is_behind_publishes_nothing_that_was_cancelled_or_replaced_
     assert_eq!(bed.source.acknowledged().len(), 6);
     assert_eq!((bed.results("superseded"), bed.results("created"), bed.results("replaced")), (2, 2, 1));
     assert_eq!(bed.tasks().keys().map(String::as_str).collect::<Vec<_>>(), ["fired", "replaced"]);
+}
+
+/// The second put names a lane that does not exist, so it takes the place of nothing.
+#[tokio::test(start_paused = true)]
+async fn a_rejected_message_supersedes_nothing() {
+    let bed = Bed::start();
+    bed.send("1-0", 0, &["punctual-in: 1h", "punctual-id: a"]);
+    bed.send("2-0", 1, &["punctual-in: 1h", "punctual-id: a", "punctual-lane: nowhere"]);
+    bed.pass(10).await;
+    assert_eq!((bed.results("created"), bed.results("rejected"), bed.results("superseded")), (1, 1, 0));
+    assert_eq!(bed.tasks().keys().map(String::as_str).collect::<Vec<_>>(), ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_door_that_waits_stops_at_once() {
+    let mut bed = Bed::start_with(|door| door.batch = 1);
+    bed.timeline.set_link_down("no redis");
+    (0..5).for_each(|n| bed.send(&format!("{n}-0"), 0, &["punctual-in: 1h"]));
+    bed.pass(10_000).await;
+    let begun = tokio::time::Instant::now();
+    bed.doors.take().unwrap().stop(Duration::from_secs(60)).await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(bed.source.acknowledged(), Vec::<String>::new());
+}
+
+/// Reads succeed meanwhile, and do not hide it.
+#[tokio::test(start_paused = true)]
+async fn a_door_whose_acknowledgements_fail_is_not_up() {
+    let bed = Bed::start();
+    bed.source.refuse_acknowledgements(true);
+    bed.send("1-0", 0, &["punctual-in: 1h"]);
+    bed.pass(30_000).await;
+    assert_eq!(bed.status().0, DoorStatus::Unavailable);
+    bed.source.refuse_acknowledgements(false);
+    bed.pass(6000).await;
+    assert_eq!((bed.status().0, bed.source.acknowledged().len(), bed.tasks().len()), (DoorStatus::Up, 1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -175,8 +175,8 @@ fn nothing_is_acknowledged_while_the_timeline_is_away() {
     assert!(patient(PATIENCE, || read_stream(broker.server.port, "out").len() >= ids.len()), "{}", instance.log());
     let order: Vec<String> = read_stream(broker.server.port, "out").into_iter().map(|one| one.payload).collect();
     assert_eq!((order.len(), pending(&broker)), (ids.len(), 0));
-    assert!(!instance.log_lines(&[" WARN ", "the door reads nothing"]).is_empty());
-    assert!(!instance.log_lines(&[" INFO ", "the door reads again"]).is_empty());
+    assert!(!instance.log_lines(&[" WARN ", "a door is stopped"]).is_empty());
+    assert!(!instance.log_lines(&[" INFO ", "a door goes on"]).is_empty());
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_door_needs_few_rights_and_waits_for_its_group() {
     let config = config(&timeline, &url, "destination = \"out\"\ndelete = true\n");
     let mut instance = Punctual::start(&config);
     instance.until("heard of the group", |instance| {
-        !instance.log_lines(&[" WARN ", "the door reads nothing", "NOGROUP"]).is_empty()
+        !instance.log_lines(&[" WARN ", "a door is stopped", "NOGROUP"]).is_empty()
     });
     let (code, out) = check(&config);
     assert!(code == Some(1) && out.contains("door in") && out.contains("XGROUP CREATE punctual.in punctual"), "{out}");

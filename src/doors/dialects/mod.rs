@@ -4,12 +4,13 @@ mod etf1;
 mod own;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use bytes::Bytes;
 use punctual_sinks::source::Incoming;
 use uuid::Builder;
 
-use super::{Dialect, Door};
+use super::{Dialect, Door, rejected};
 use crate::clock::Timestamp;
-use crate::engine::intake::NewTask;
+use crate::engine::intake::{NewTask, PutError};
 use crate::engine::{Intake, NotAllowed};
 use crate::task::{Fault, TaskId};
 
@@ -23,6 +24,8 @@ pub(super) enum Instruction {
     Put(Box<PutInstruction>),
     /// Cancel the task with this id.
     Cancel(TaskId),
+    /// Cancel the task with this id, because the message puts one that was due too long ago.
+    CancelTooLate(TaskId),
     /// Only acknowledge it, and count it as this.
     Skip(&'static str),
 }
@@ -33,8 +36,8 @@ pub(super) struct PutInstruction {
     pub(super) new: NewTask,
     /// Whether the message names the id. Otherwise no other message has this id.
     pub(super) names_id: bool,
-    /// The first due; `None` if there is none.
-    pub(super) due: Option<Timestamp>,
+    /// The first due.
+    pub(super) due: Timestamp,
 }
 
 /// Why a message is rejected.
@@ -48,7 +51,8 @@ pub(super) struct Rejection {
 
 impl Rejection {
     pub(super) fn new(code: &'static str, detail: impl Into<String>) -> Rejection {
-        let mut detail: String = detail.into();
+        // Brokers refuse line breaks in headers.
+        let mut detail = detail.into().replace(char::is_control, " ");
         if detail.len() > MAX_DETAIL_BYTES {
             let end = (0..=MAX_DETAIL_BYTES).rev().find(|end| detail.is_char_boundary(*end)).unwrap_or(0);
             detail.truncate(end);
@@ -72,6 +76,10 @@ impl Rejection {
 /// # Errors
 /// Why it is rejected.
 pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timestamp) -> Result<Instruction, Rejection> {
+    let is_copy = |(name, _): &(String, Bytes)| name.eq_ignore_ascii_case(rejected::CODE);
+    if message.headers.iter().any(is_copy) {
+        return Ok(Instruction::Skip("loop"));
+    }
     match door.dialect {
         Dialect::Own => own::read(door, intake, message, now),
         Dialect::Etf1 => etf1::read(door, intake, message, now),
@@ -121,10 +129,16 @@ fn id_of_foreign_name(door: &Door, name: &[u8]) -> Result<TaskId, Fault> {
 fn put(door: &Door, intake: &Intake, new: NewTask, names_id: bool, now: Timestamp) -> Result<Instruction, Rejection> {
     let not_allowed = |error: NotAllowed| Rejection::new(error.code(), format!("the door is {error}"));
     door.allowed.check_message(intake, &new.lane, &new.task.message).map_err(not_allowed)?;
-    let due = new.task.schedule.first(&new.id, now).ok().flatten();
-    let is_over = |(due, max)| now.since(due) > max;
-    if due.zip(door.max_overdue).is_some_and(is_over) {
-        return Ok(Instruction::Skip("too_late"));
+    let rejection = |error: PutError| Rejection::new(error.code().unwrap_or("internal"), error.to_string());
+    // All that a put would refuse: otherwise it could take the place of an earlier one, and then be rejected.
+    intake.check(&new.lane, Some(&new.task.message)).map_err(rejection)?;
+    let first = new.task.schedule.first(&new.id, now).map_err(|error| rejection(error.into()))?;
+    let due = first.ok_or_else(|| rejection(PutError::Never))?;
+    if !due.is_valid_due() {
+        return Err(rejection(PutError::BadDue));
+    }
+    if door.max_overdue.is_some_and(|max| now.since(due) > max) {
+        return Ok(if names_id { Instruction::CancelTooLate(new.id) } else { Instruction::Skip("too_late") });
     }
     Ok(Instruction::Put(Box::new(PutInstruction { new, names_id, due })))
 }

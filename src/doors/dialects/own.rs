@@ -12,7 +12,6 @@ use serde_json::{Map, Value, json};
 use super::{Instruction, Rejection, id_of_name, id_of_place};
 use crate::clock::Timestamp;
 use crate::doors::Door;
-use crate::doors::rejected::REJECTED;
 use crate::engine::Intake;
 use crate::engine::intake::NewTask;
 use crate::task::spec::{self, ReadOptions};
@@ -39,11 +38,11 @@ const FIELDS: [(&str, &str); 14] = [
     ("retry", "/retry"),
 ];
 
-/// The first of them that select the schedule.
+/// The first of them, which select the schedule. A message has exactly one.
 const SCHEDULES: [&str; 4] = ["in", "at", "every", "cron"];
 
 /// What punctual writes into messages itself. Consumers forward what they received, so it is left out.
-const OF_MESSAGES: [&str; 4] = ["task", "due", "attempt", "message-id"];
+const OF_MESSAGES: [&str; 3] = ["task", "due", "attempt"];
 
 /// The headers of a message.
 #[derive(Default)]
@@ -57,8 +56,6 @@ struct Headers {
     /// All others.
     own: Map<String, Value>,
     faults: Vec<Fault>,
-    /// Whether a door wrote the message.
-    is_rejected: bool,
 }
 
 /// Reads a message.
@@ -67,9 +64,6 @@ struct Headers {
 /// Every fault of it.
 pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timestamp) -> Result<Instruction, Rejection> {
     let mut headers = Headers::of(message);
-    if headers.is_rejected {
-        return Ok(Instruction::Skip("loop"));
-    }
     match headers.verb.as_deref().unwrap_or("put") {
         "put" => put(door, intake, message, headers, now),
         "cancel" => cancel(door, headers),
@@ -135,13 +129,12 @@ impl Headers {
         for (name, value) in &message.headers {
             let lower = name.to_ascii_lowercase();
             match lower.strip_prefix(PREFIX) {
-                Some(REJECTED) => headers.is_rejected = true,
                 Some(of_message) if OF_MESSAGES.contains(&of_message) => {}
                 Some(of_copy) if of_copy.starts_with("dead-") || of_copy.starts_with("rejected-") => {}
                 None if lower == sink_headers::KEY || lower.starts_with("nats-") => {}
                 field => match std::str::from_utf8(value) {
                     Ok(value) => headers.add(name, &lower, field, value),
-                    Err(_) => headers.fault(name, "bad_header", "the value is not UTF-8"),
+                    Err(_) => headers.fault(name, "bad_header", "the value is no text in UTF-8"),
                 },
             }
         }
@@ -179,8 +172,8 @@ impl Headers {
     }
 }
 
-/// The JSON of a task without its payload. What counts from the moment of the message becomes a time, so that a message
-/// that is read again gives the same task.
+/// The JSON of a task without its payload. Times that are relative to the message become absolute, so that a message that is
+/// read again gives the same task.
 fn json(door: &Door, headers: &mut Headers, sent: Option<Timestamp>) -> Value {
     let mut task = json!({"schedule": {}, "message": {"headers": std::mem::take(&mut headers.own)}});
     if let Some(destination) = &door.destination {

@@ -81,7 +81,7 @@ fn a_delay_counts_from_the_moment_of_the_message() {
     let PutInstruction { new, names_id, due } = put(&door(), &["punctual-in: 15m", "punctual-destination: orders"]);
     assert_eq!((new.id.as_str(), names_id), ("in.17-0", false));
     assert_eq!(new.task.schedule.when, When::At(at(900_000)));
-    assert_eq!((due, new.lane.as_str()), (Some(at(900_000)), "default"));
+    assert_eq!((due, new.lane.as_str()), (at(900_000), "default"));
     assert_eq!(new.task.message.destination.as_deref(), Some("orders"));
     let Payload::Raw { bytes, content_type } = new.task.message.payload else { panic!("it has no type") };
     assert_eq!((&bytes[..], content_type), (&b"{\"order\": 1}\n"[..], None), "byte for byte");
@@ -93,7 +93,7 @@ fn a_delay_counts_from_the_moment_of_the_message() {
     let unknown = Incoming { time_ms: None, ..message(&["punctual-in: 15m"]) };
     let Ok(Instruction::Put(put)) = read_by(&door(), &unknown) else { panic!("it is put") };
     assert_eq!(put.new.task.schedule.when, When::In(Duration::from_secs(900)));
-    assert_eq!(put.due, Some(at(901_000)), "it counts from the reading");
+    assert_eq!(put.due, at(901_000), "it counts from the reading");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_record_of_etf1_becomes_a_task_with_all_its_headers() {
         ["scheduler-epoch: 1795262460", "scheduler-target-topic: orders", "scheduler-target-key: k", "x: y", "a b: c"];
     let Ok(Instruction::Put(put)) = read_by(&door, &record(Some("video-1"), &headers)) else { panic!("it is put") };
     let PutInstruction { new, names_id, due } = *put;
-    assert_eq!((new.id.as_str(), names_id, due), ("video-1", true, Some(at(60_000))));
+    assert_eq!((new.id.as_str(), names_id, due), ("video-1", true, at(60_000)));
     assert_eq!(new.task.message.destination.as_deref(), Some("orders"));
     assert_eq!(new.task.message.key.as_deref(), Some("k"));
     let headers: Vec<_> = new.task.message.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
@@ -284,13 +284,10 @@ fn a_record_of_etf1_becomes_a_task_with_all_its_headers() {
     let tombstone = Incoming { body: None, ..record(Some("video-1"), &[]) };
     assert_eq!(read_by(&door, &tombstone), Ok(Instruction::Cancel("video-1".parse().unwrap())));
     let past = Door { max_overdue: Some(Duration::from_secs(60)), ..door.clone() };
-    for (epoch, result) in [("1795262400", None), ("1795262341", None), ("1795262340", Some("too_late"))] {
+    for (epoch, is_too_late) in [("1795262400", false), ("1795262341", false), ("1795262340", true)] {
         let headers = [&format!("scheduler-epoch: {epoch}"), "scheduler-target-topic: orders"];
-        let skipped = match read_by(&past, &record(Some("a"), &headers.map(AsRef::<str>::as_ref))) {
-            Ok(Instruction::Skip(result)) => Some(result),
-            _ => None,
-        };
-        assert_eq!(skipped, result, "{epoch}");
+        let read = read_by(&past, &record(Some("a"), &headers.map(AsRef::<str>::as_ref)));
+        assert_eq!(matches!(read, Ok(Instruction::CancelTooLate(_))), is_too_late, "{epoch}: {read:?}");
     }
 }
 

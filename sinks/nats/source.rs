@@ -1,0 +1,283 @@
+//! Reads a stream by a pull consumer of JetStream. <https://docs.nats.io/nats-concepts/jetstream/consumers>
+//!
+//! - Stream and consumer exist already; the consumer is durable, has no delivery subject and acknowledges each message. A
+//!   message that is not acknowledged comes again after the consumer's `ack_wait`, to any instance.
+//! - The place of a message is its number in the stream and the time at which the stream stored it, which is also its time.
+//! - An acknowledgement may be lost with its connection; the message then comes again, and changes nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::{HeaderMap, StatusCode, Subject};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::time::{Instant, timeout};
+
+use super::inbox::{NatsConnection, NatsReply};
+use super::{Nats, request};
+use crate::link::Connection as _;
+use crate::networked::Broker;
+use crate::source::{Incoming, Receipt, Source, SourceError, SourceOptions};
+use crate::{Away, SinkConfig, SinkError};
+
+/// How long a pull waits for messages at the server.
+const PULL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How much later the server may answer that there were none.
+const PULL_MARGIN: Duration = Duration::from_millis(500);
+
+/// Maximum number of bytes of one read, beyond the first message.
+const MAX_READ_BYTES: usize = 8 << 20;
+
+/// Maximum number of bytes of one pull. No message may be larger.
+const MAX_PULL_BYTES: usize = 64 << 20;
+
+/// A stream and its consumer.
+pub(crate) struct NatsSource {
+    nats: Nats,
+    stream: String,
+    consumer: String,
+    reading: tokio::sync::Mutex<Option<Pulling>>,
+    /// The client of that connection with its number, for acknowledgements, which do not wait for messages.
+    client: Mutex<Option<(u64, async_nats::Client)>>,
+    /// Number of connections so far.
+    connections: AtomicU64,
+}
+
+/// A connection with an inbox for the messages of pulls.
+struct Pulling {
+    connection: NatsConnection,
+    /// Its number.
+    number: u64,
+    inbox: Subject,
+    messages: async_nats::Subscriber,
+    /// How many messages the last pull may still bring.
+    expected: usize,
+}
+
+impl NatsSource {
+    /// Reads the options. Does not connect.
+    ///
+    /// # Errors
+    /// [`SinkError::Config`] if `from` does not name stream and consumer, or the sink's options cannot be used.
+    pub(crate) fn new(config: &SinkConfig, options: &SourceOptions) -> Result<NatsSource, SinkError> {
+        let is_name =
+            |name: &str| !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || ".*>/\\".contains(c));
+        let Some((stream, consumer)) =
+            options.from.split_once('/').filter(|(one, other)| is_name(one) && is_name(other))
+        else {
+            return Err(SinkError::option("from", "a stream and its consumer are expected: `STREAM/CONSUMER`"));
+        };
+        Ok(NatsSource {
+            nats: Nats::new(config)?,
+            stream: stream.to_owned(),
+            consumer: consumer.to_owned(),
+            reading: tokio::sync::Mutex::default(),
+            client: Mutex::default(),
+            connections: AtomicU64::new(0),
+        })
+    }
+
+    async fn open(&self) -> Result<Pulling, SourceError> {
+        let peer = self.nats.peer();
+        let connection = self.nats.connect().await.map_err(|away| peer.not_connected(away))?;
+        self.look(&connection).await?;
+        let inbox = Subject::from(connection.client.new_inbox());
+        let messages =
+            connection.client.subscribe(inbox.clone()).await.map_err(|error| Away::from(error.to_string()))?;
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        *self.client.lock() = Some((number, connection.client.clone()));
+        Ok(Pulling { connection, number, inbox, messages, expected: 0 })
+    }
+
+    /// Checks that the consumer exists and loses nothing, if this user may ask for it.
+    async fn look(&self, connection: &NatsConnection) -> Result<(), SourceError> {
+        let (stream, consumer) = (&self.stream, &self.consumer);
+        let asked = request(connection, format!("$JS.API.CONSUMER.INFO.{stream}.{consumer}"), Bytes::new());
+        let answer = timeout(self.nats.peer().answer_timeout, asked).await;
+        let answer = answer.unwrap_or_else(|_| Err(self.nats.peer().no_answer().into()))?;
+        let NatsReply::Message(_, message) = answer else { return Ok(()) };
+        let missing = |detail: String| Err(SourceError::Missing(detail));
+        if message.status == Some(StatusCode::NO_RESPONDERS) {
+            return missing("JetStream is not enabled".to_owned());
+        }
+        let info: Value = serde_json::from_slice(&message.payload).unwrap_or_default();
+        if let Some(detail) = info["error"]["description"].as_str() {
+            return missing(format!("`{stream}/{consumer}`: {detail}"));
+        }
+        let config = &info["config"];
+        if config["deliver_subject"].is_string() {
+            return missing(format!("the consumer `{consumer}` pushes; a door needs one that is pulled"));
+        }
+        if config["ack_policy"] != "explicit" {
+            return missing(format!("the consumer `{consumer}` needs `ack_policy` explicit"));
+        }
+        Ok(())
+    }
+}
+
+impl Pulling {
+    /// Takes up to `max` messages. Waits for the first one.
+    async fn take(&mut self, max: usize, subject: &str) -> Result<Vec<Incoming>, SourceError> {
+        if self.expected == 0 {
+            let (expires, max_bytes) = (PULL_TIMEOUT.as_nanos(), MAX_PULL_BYTES);
+            let pull = serde_json::json!({ "batch": max, "expires": expires, "max_bytes": max_bytes }).to_string();
+            let pulled = self.connection.client.publish_with_reply(subject.to_owned(), self.inbox.clone(), pull.into());
+            pulled.await.map_err(|error| Away::from(error.to_string()))?;
+            self.expected = max;
+        }
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        let mut next = timeout(PULL_TIMEOUT + PULL_MARGIN, self.messages.next()).await.ok();
+        if next.is_none() {
+            // The answer of the pull was lost.
+            self.expected = 0;
+        }
+        while let Some(arrived) = next {
+            if !self.connection.alive() {
+                return Err(Away::from(self.connection.end_words()).into());
+            }
+            let Some(message) = arrived else { return Err(Away::from(self.connection.end_words()).into()) };
+            match message.status {
+                None => {
+                    self.expected = self.expected.saturating_sub(1);
+                    bytes += message.payload.len();
+                    taken.extend(incoming(message, self.number));
+                }
+                Some(StatusCode::IDLE_HEARTBEAT) => {}
+                // No messages, or not all that were asked for, within the time of the pull.
+                Some(StatusCode::NOT_FOUND | StatusCode::TIMEOUT) => self.expected = 0,
+                Some(status) => {
+                    self.expected = 0;
+                    let detail = message.description.unwrap_or_else(|| "no such consumer".to_owned());
+                    return Err(SourceError::Missing(format!("the pull is answered {status}: {detail}")));
+                }
+            }
+            let is_full = taken.len() >= max || bytes >= MAX_READ_BYTES || self.expected == 0;
+            next = if is_full { None } else { self.messages.next().now_or_never() };
+        }
+        Ok(taken)
+    }
+}
+
+/// A message of the stream; `None` if its reply subject does not say which one it is.
+fn incoming(message: async_nats::Message, connection: u64) -> Option<Incoming> {
+    let reply = message.reply.unwrap_or_else(|| Subject::from_static(""));
+    let Some((sequence, time_ms)) = place(reply.as_str()) else {
+        tracing::warn!(reply = reply.as_str(), "a message of a door cannot be acknowledged, and is left out");
+        return None;
+    };
+    let headers = message.headers.iter().flat_map(HeaderMap::iter);
+    let values = headers.flat_map(|(name, values)| {
+        values.iter().map(move |value| (name.to_string(), Bytes::copy_from_slice(value.as_str().as_bytes())))
+    });
+    Some(Incoming {
+        place: format!("{sequence}-{time_ms}"),
+        time_ms: Some(time_ms),
+        key: None,
+        headers: values.collect(),
+        body: Some(message.payload),
+        receipt: Receipt(format!("{connection} {reply}")),
+    })
+}
+
+/// Number in the stream and time of a message, from the subject for its acknowledgement:
+/// `$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<deliveries>.<number>.<number at the consumer>.<nanoseconds>.<pending>`.
+fn place(reply: &str) -> Option<(u64, i64)> {
+    let tokens: Vec<&str> = reply.split('.').collect();
+    let stream = if tokens.len() >= 11 { 4 } else { 2 };
+    let nanos: i64 = tokens.get(stream + 5)?.parse().ok()?;
+    // Up, so that nothing is early.
+    let time_ms = nanos.div_euclid(1_000_000) + i64::from(nanos.rem_euclid(1_000_000) > 0);
+    Some((tokens.get(stream + 3)?.parse().ok()?, time_ms))
+}
+
+#[async_trait]
+impl Source for NatsSource {
+    async fn next(&self, max: usize) -> Result<Vec<Incoming>, SourceError> {
+        let mut reading = self.reading.lock().await;
+        let pulling = match reading.take() {
+            Some(pulling) => reading.insert(pulling),
+            None => reading.insert(self.open().await?),
+        };
+        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", self.stream, self.consumer);
+        let taken = pulling.take(max.max(1), &subject).await;
+        if !pulling.connection.alive() || matches!(taken, Err(SourceError::Away(_))) {
+            *reading = None;
+            self.client.lock().take();
+        }
+        taken
+    }
+
+    async fn acknowledge(&self, receipts: Vec<Receipt>) -> Result<(), SourceError> {
+        // Messages of an earlier connection come again anyway; with a later one acknowledged, they would come out of order.
+        let Some((number, client)) = self.client.lock().clone() else { return Ok(()) };
+        let of_connection = |Receipt(text): &Receipt| {
+            let (of, subject) = text.split_once(' ')?;
+            (of == number.to_string()).then(|| subject.to_owned())
+        };
+        let mut subjects: Vec<String> = receipts.iter().filter_map(of_connection).collect();
+        let Some(last) = subjects.pop() else { return Ok(()) };
+        let sent = async {
+            for subject in subjects {
+                client.publish(subject, Bytes::new()).await.map_err(|error| error.to_string())?;
+            }
+            // The server answers the last one, and reads all in their order.
+            client.request(last, Bytes::new()).await.map(drop).map_err(|error| error.to_string())
+        };
+        match timeout(self.nats.peer().answer_timeout, sent).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                tracing::debug!(error, "messages of a door are not acknowledged");
+                self.client.lock().take_if(|(of, _)| *of == number);
+                Ok(())
+            }
+            Err(_) => {
+                let detail =
+                    "the server does not answer acknowledgements; this user may need the right to publish to $JS.ACK.>";
+                Err(SourceError::Missing(detail.to_owned()))
+            }
+        }
+    }
+
+    async fn check(&self) -> Result<(), SourceError> {
+        let peer = self.nats.peer();
+        let connected = timeout(peer.answer_timeout, self.nats.connect()).await;
+        let connection = connected.unwrap_or_else(|_| Err(peer.no_answer().into()))?;
+        self.look(&connection).await
+    }
+
+    async fn close(&self, deadline: Duration) {
+        let pulling = self.reading.lock().await.take();
+        self.client.lock().take();
+        if let Some(pulling) = pulling {
+            // The acknowledgements are sent before the end.
+            drop(timeout(deadline, pulling.connection.client.flush()).await);
+        }
+        self.nats.close(Instant::now() + deadline).await;
+    }
+
+    fn kind(&self) -> &'static str {
+        Nats::KIND
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_message_is_read_from_both_forms_of_its_reply_subject() {
+        let short = "$JS.ACK.events.durable.3.100.7.1790230470084404000.42";
+        assert_eq!(place(short), Some((100, 1_790_230_470_085)), "rounded up");
+        let long = "$JS.ACK._.hash.events.durable.3.100.7.1790230470084000000.42";
+        assert_eq!(place(long), Some((100, 1_790_230_470_084)));
+        let longer = format!("{long}.token");
+        assert_eq!(place(&longer), Some((100, 1_790_230_470_084)));
+        for other in ["", "_INBOX.a", "$JS.ACK.events.durable.3.x.7.1790230470084404000.42"] {
+            assert_eq!(place(other), None, "{other}");
+        }
+    }
+}
