@@ -215,8 +215,9 @@ impl Poller {
             self.hand_over();
             if self.held.is_empty() {
                 // A partition that left while it was paused, and came back, is still paused.
-                self.is_paused |= self.health.is_assigned.swap(false, Ordering::Relaxed);
-                self.set_paused(false);
+                if self.health.is_assigned.swap(false, Ordering::Relaxed) || self.is_paused {
+                    self.set_paused(false);
+                }
                 self.poll(POLL_TIMEOUT);
             } else if self.full.get_or_insert_with(Instant::now).elapsed() < PAUSE_AFTER {
                 std::thread::sleep(Duration::from_millis(2));
@@ -252,9 +253,6 @@ impl Poller {
     }
 
     fn set_paused(&mut self, pauses: bool) {
-        if !pauses && !std::mem::replace(&mut self.is_paused, false) {
-            return;
-        }
         self.is_paused = pauses;
         let set = self.consumer.assignment().and_then(|assigned| match pauses {
             true => self.consumer.pause(&assigned),

@@ -5,12 +5,9 @@ use std::collections::BTreeMap;
 use super::SinkSection;
 use super::read::{ConfigReader, list};
 use super::tokens::allowed;
-use crate::doors::{Dialect, SourceOptions};
+use crate::doors::{Dialect, Door, SourceOptions};
 use crate::engine::{AllowedTasks, EngineLane};
 use crate::task::{CatchUp, Lane, Namespace};
-
-/// Number of messages that are read at once, unless the configuration says otherwise.
-const BATCH: usize = 500;
 
 /// `[doors.NAME]`
 #[derive(Clone, Debug)]
@@ -103,7 +100,8 @@ fn door(
         r.fault(&path("lane"), format!("the lane `{lane}` is not one of the `lanes` of the door"), None);
     }
     let batch = path("batch");
-    let batch = if r.has(&batch) { usize::try_from(r.whole(&batch, 1, 1000)).unwrap_or(BATCH) } else { BATCH };
+    let batch =
+        if r.has(&batch) { usize::try_from(r.whole(&batch, 1, 1000)).unwrap_or(Door::BATCH) } else { Door::BATCH };
     let delete = r.has(&path("delete")) && r.boolean(&path("delete"));
     let past = r.text(&path("past"), |text| match text {
         "put" => Ok(false),

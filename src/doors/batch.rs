@@ -49,7 +49,7 @@ pub(super) fn plan(batch: Vec<Sent>) -> BatchPlan {
     let (mut part, mut formers) = (BatchPart::default(), HashMap::<TaskId, Former>::new());
     for Sent { number, time, instruction } in batch {
         let (id, former) = match instruction {
-            Instruction::Skip(_) | Instruction::CancelTooLate(_) => continue,
+            Instruction::Skip(_) => continue,
             Instruction::Put(put) => {
                 let PutInstruction { new, names_id, due } = *put;
                 if !names_id {
@@ -61,7 +61,7 @@ pub(super) fn plan(batch: Vec<Sent>) -> BatchPlan {
                 part.puts.push((number, new));
                 (id, Former::Put { due })
             }
-            Instruction::Cancel(id) => {
+            Instruction::Cancel(id) | Instruction::CancelTooLate(id) => {
                 free_id(&id, time, &mut part, &mut formers, &mut plan);
                 part.cancels.push((number, id.clone()));
                 (id, Former::Cancel)

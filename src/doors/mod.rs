@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use punctual_sinks::Sink;
 use punctual_sinks::source::Source;
 pub use punctual_sinks::source::SourceOptions;
+use punctual_sinks::{Sink, headers};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -128,8 +128,11 @@ impl Doors {
     #[must_use]
     pub fn start(doors: Vec<Door>, intake: &Intake, metrics: &Metrics) -> Doors {
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
-        let doors: Vec<_> =
-            doors.into_iter().map(|door| (Arc::new(door.clone()), Arc::new(Mutex::new(door.state())))).collect();
+        let with_state = |door: Door| {
+            let state = Arc::new(Mutex::new(door.state()));
+            (Arc::new(door), state)
+        };
+        let doors: Vec<_> = doors.into_iter().map(with_state).collect();
         for (door, state) in &doors {
             info!(door = door.name, from = door.from, kind = door.source.kind(), "reading tasks from messages");
             let metrics = metrics.door(&door.name);
@@ -157,10 +160,46 @@ impl Doors {
     }
 }
 
+/// The default of [`Door::timeline_timeout`].
+const TIMELINE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Headers that punctual writes about a task, in lower case. Consumers forward what they received, so doors leave them out.
+const ABOUT_TASK: [&str; 4] = [headers::KEY, headers::TASK, headers::DUE, headers::ATTEMPT];
+
 /// How long it may take to close a source.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Door {
+    /// The default of [`batch`](Door::batch).
+    pub const BATCH: usize = 500;
+
+    /// A door with the defaults of all options. It drops what it rejects.
+    #[must_use]
+    pub fn new(name: &str, source: Arc<dyn Source>, from: &str, sink: Arc<dyn Sink>) -> Door {
+        Door {
+            name: name.to_owned(),
+            source,
+            from: from.to_owned(),
+            dialect: Dialect::Own,
+            sink,
+            rejected: None,
+            batch: Door::BATCH,
+            lane: None,
+            destination: None,
+            catch_up: None,
+            max_overdue: None,
+            allowed: AllowedTasks::default(),
+            limits: Limits::default(),
+            zone: None,
+            timeline_timeout: TIMELINE_TIMEOUT,
+        }
+    }
+
+    /// The lane of tasks that name none.
+    fn default_lane(&self) -> Lane {
+        self.lane.clone().unwrap_or_else(|| self.allowed.default_lane())
+    }
+
     /// Its state before it has read anything.
     fn state(&self) -> DoorState {
         DoorState {

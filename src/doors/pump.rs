@@ -3,7 +3,7 @@
 //! A batch is complete before the next one begins, so that messages for one id take effect in their order. The next one is
 //! read meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,7 +131,7 @@ impl Pump {
         if let Some(sent) = batch.last().and_then(|message| message.time_ms) {
             self.metrics.lag.set(now.since(Timestamp::from_millis(sent)).as_secs_f64());
         }
-        let (mut results, mut sent, mut too_late) = (BTreeMap::new(), Vec::with_capacity(batch.len()), BTreeSet::new());
+        let (mut results, mut sent, mut too_late) = (BTreeMap::new(), Vec::with_capacity(batch.len()), Vec::new());
         for (number, message) in batch.iter().enumerate() {
             // The first due of a cron schedule may take long to find, so let other tasks of the runtime run.
             if number % 16 == 15 {
@@ -142,16 +142,15 @@ impl Pump {
                     results.insert(number, MessageResult::Done(result));
                     continue;
                 }
-                Ok(Instruction::CancelTooLate(id)) => {
-                    too_late.insert(number);
-                    Instruction::Cancel(id)
-                }
                 Ok(instruction) => instruction,
                 Err(rejection) => {
                     results.insert(number, MessageResult::Rejected(rejection));
                     continue;
                 }
             };
+            if matches!(instruction, Instruction::CancelTooLate(_)) {
+                too_late.push(number);
+            }
             sent.push(Sent { number, time: message.time_ms.map(Timestamp::from_millis), instruction });
         }
         let plan = plan(sent);

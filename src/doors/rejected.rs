@@ -7,18 +7,16 @@ use bytes::Bytes;
 use punctual_sinks::source::Incoming;
 use punctual_sinks::{Message, headers};
 
-use super::Door;
 use super::dialects::Rejection;
+use super::{ABOUT_TASK, Door};
 
 /// Headers of a copy: the code, its explanation, and where the message was.
 pub(super) const CODE: &str = "punctual-rejected";
 const DETAIL: &str = "punctual-rejected-detail";
 const FROM: &str = "punctual-rejected-from";
 
-/// Headers of the message that its copy does not have, in lower case: the sink writes them, or they are in another place.
-const NOT_COPIED: [&str; 5] = [headers::KEY, headers::TASK, headers::DUE, headers::ATTEMPT, "payload"];
-
-/// The beginnings of others: those of another copy, and those with which NATS would do something.
+/// The beginnings of headers that a copy does not have either: those of another copy, and those with which NATS would do
+/// something.
 const NOT_COPIED_PREFIXES: [&str; 3] = [CODE, "nats-", "kv-"];
 
 /// The copy of a message; `whole` is whether with body and headers.
@@ -41,9 +39,7 @@ pub(super) fn copy(door: &Door, destination: &str, message: &Incoming, why: &Rej
             let (lower, value) = (name.to_ascii_lowercase(), String::from_utf8_lossy(value).into_owned());
             if lower == headers::CONTENT_TYPE {
                 copy.content_type = Some(value);
-            } else if !NOT_COPIED.contains(&lower.as_str())
-                && !NOT_COPIED_PREFIXES.iter().any(|of| lower.starts_with(of))
-            {
+            } else if is_copied(&lower) {
                 copy.headers.push((name.clone(), value));
             }
         }
@@ -54,4 +50,9 @@ pub(super) fn copy(door: &Door, destination: &str, message: &Incoming, why: &Rej
         copy.headers.push((name.to_owned(), value.to_owned()));
     }
     copy
+}
+
+/// Whether a copy has this header, by its name in lower case. The sink writes the payload, and what is about a task.
+fn is_copied(name: &str) -> bool {
+    !ABOUT_TASK.contains(&name) && name != "payload" && !NOT_COPIED_PREFIXES.iter().any(|of| name.starts_with(of))
 }

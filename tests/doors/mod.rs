@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use punctual::clock::{Clock, LocalClock};
-use punctual::doors::{Dialect, Door, DoorStatus, Doors};
-use punctual::engine::{AllowedTasks, Intake, LaneRequirements};
+use punctual::doors::{Door, DoorStatus, Doors};
+use punctual::engine::{Intake, LaneRequirements};
 use punctual::metrics::Metrics;
-use punctual::task::{Limits, Shard};
+use punctual::task::Shard;
 use punctual::timeline::Verb;
 use punctual::timeline::memory::{InjectedFault, MemoryTimeline};
 use punctual_sinks::memory::Answer;
@@ -347,23 +347,9 @@ async fn a_stop_completes_what_was_read_and_a_death_repeats_it_under_the_same_id
 
 /// A door that drops what it rejects.
 fn door(source: &MemorySource) -> Door {
-    Door {
-        name: "in".to_owned(),
-        source: Arc::new(source.clone()),
-        from: "punctual.in".to_owned(),
-        dialect: Dialect::Own,
-        sink: Arc::new(MemorySink::new(0, Duration::from_secs(2))),
-        rejected: None,
-        batch: 500,
-        lane: None,
-        destination: None,
-        catch_up: None,
-        max_overdue: None,
-        allowed: AllowedTasks::default(),
-        limits: Limits::default(),
-        zone: None,
-        timeline_timeout: Duration::from_secs(2),
-    }
+    let sink = MemorySink::new(0, Duration::from_secs(2));
+    let timeline_timeout = Duration::from_secs(2);
+    Door { timeline_timeout, ..Door::new("in", Arc::new(source.clone()), "punctual.in", Arc::new(sink)) }
 }
 
 /// The exit code and the output of `punctual check`.

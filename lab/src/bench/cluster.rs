@@ -1,14 +1,11 @@
 //! The cost of an occurrence in a Redis Cluster, with few and with many masters.
 
-use std::time::Duration;
-
 use anyhow::Context;
 
 use super::fleet::LaneAndDestination;
 use super::moment::Load;
 use super::report::{Report, over};
 use super::setup::BenchSetup;
-use super::tasks::ScheduleKind;
 use super::{Options, Tell};
 
 /// The end of the names of two figures.
@@ -23,17 +20,7 @@ pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -
     let masters = setup.masters.context("the timeline is not in a cluster")?;
     let (destination, task_namespace) = (setup.make("due").await?, setup.task_namespace().await?);
     let lanes: [LaneAndDestination<'_>; 1] = [("default", &destination)];
-    let load = Load {
-        prefix: "c",
-        tasks: options.tasks,
-        schedule_kind: ScheduleKind::of(options.recurring),
-        payload: options.payload,
-        instances: options.instance_count(),
-        destination: &destination,
-        lanes: &lanes,
-        lead: Duration::ZERO,
-        alone: true,
-    };
+    let load = Load::new("c", options, &destination, &lanes);
     let moment = load.ready(setup, &task_namespace, tell, async |_| Ok(())).await?;
     let past = moment.pass(setup, &task_namespace, &load, tell).await?;
     moment.fleet.end().await?;

@@ -34,17 +34,7 @@ pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -
     let (destination, beside) = (setup.make("due").await?, setup.make("beside").await?);
     let (task_namespace, lanes) = (setup.task_namespace().await?, [("default", &*destination), ("other", &*beside)]);
     let lanes: &[LaneAndDestination<'_>] = &lanes;
-    let load = Load {
-        prefix: "h",
-        tasks: options.tasks,
-        schedule_kind,
-        payload: options.payload,
-        instances: options.instance_count(),
-        destination: &destination,
-        lanes,
-        lead: TIME_BEFORE,
-        alone: true,
-    };
+    let load = Load { lead: TIME_BEFORE, ..Load::new("h", options, &destination, lanes) };
     let watch = Watch::start(setup.broker_side()?, beside.clone(), setup.probe.clock());
     let put_beside = async |due: Timestamp| {
         let first = due.minus(TIME_BEFORE);

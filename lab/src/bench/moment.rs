@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::bail;
 use tokio::time::{Instant, sleep};
 
-use super::Tell;
 use super::broker_side::BrokerSide;
 use super::fleet::{Fleet, LaneAndDestination};
 use super::setup::BenchSetup;
 use super::tasks::{Batch, ScheduleKind, TaskNamespace};
+use super::{Options, Tell};
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::Lane;
 
@@ -80,7 +80,27 @@ pub(super) struct BurstResult {
     tasks: u64,
 }
 
-impl Load<'_> {
+impl<'a> Load<'a> {
+    /// The load that the options name, alone in its timeline.
+    pub(super) fn new(
+        prefix: &'a str,
+        options: &Options,
+        destination: &'a str,
+        lanes: &'a [LaneAndDestination<'a>],
+    ) -> Load<'a> {
+        Load {
+            prefix,
+            tasks: options.tasks,
+            schedule_kind: ScheduleKind::of(options.recurring),
+            payload: options.payload,
+            instances: options.instance_count(),
+            destination,
+            lanes,
+            lead: Duration::ZERO,
+            alone: true,
+        }
+    }
+
     /// The expected number of messages in the destination.
     pub(super) fn messages(&self) -> u64 {
         self.tasks + WARM_UP_TASKS

@@ -1,7 +1,5 @@
 //! Tasks published per second if all are due at one moment.
 
-use std::time::Duration;
-
 use super::fleet::LaneAndDestination;
 use super::limits::Limits;
 use super::moment::{BurstResult, Load};
@@ -20,17 +18,7 @@ pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -
     let limits = Limits::before(setup, schedule_kind, options.tasks, options.payload, tell).await?;
     let (destination, task_namespace) = (setup.make("due").await?, setup.task_namespace().await?);
     let lanes: [LaneAndDestination<'_>; 1] = [("default", &destination)];
-    let load = Load {
-        prefix: "t",
-        tasks: options.tasks,
-        schedule_kind,
-        payload: options.payload,
-        instances: options.instance_count(),
-        destination: &destination,
-        lanes: &lanes,
-        lead: Duration::ZERO,
-        alone: true,
-    };
+    let load = Load::new("t", options, &destination, &lanes);
     let moment = load.ready(setup, &task_namespace, tell, async |_| Ok(())).await?;
     let past = moment.pass(setup, &task_namespace, &load, tell).await?;
     moment.fleet.end().await?;

@@ -16,7 +16,7 @@ use crate::clock::Timestamp;
 use crate::doors::Door;
 use crate::engine::Intake;
 use crate::engine::intake::NewTask;
-use crate::task::spec::is_header;
+use crate::task::spec::{self, is_header};
 use crate::task::{Message, Payload, Schedule, Task, When};
 
 const EPOCH: &str = "scheduler-epoch";
@@ -54,8 +54,7 @@ pub(super) fn read(door: &Door, intake: &Intake, record: &Incoming, now: Timesta
     };
     let schedule = Schedule { when: When::At(due), end: None, limit: None, spread: None };
     let task = Task { schedule, message, retry: None, catch_up: door.catch_up };
-    let lane = door.lane.clone().unwrap_or_else(|| door.allowed.default_lane());
-    super::put(door, intake, NewTask { id, lane, task, trace: None }, true, now)
+    super::put(door, intake, NewTask { id, lane: door.default_lane(), task, trace: None }, true, now)
 }
 
 /// The value of a header as text; `None` if there is none, or it is no text.
@@ -86,14 +85,9 @@ fn headers(door: &Door, record: &Incoming, now: Timestamp) -> Result<BTreeMap<St
     headers.insert("scheduler-topic".to_owned(), door.from.clone());
     headers.retain(|name, value| is_header(name, value));
     let bytes: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-    if headers.len() > door.limits.headers {
-        let detail = format!("there are {} headers, `limits.headers` allows {}", headers.len(), door.limits.headers);
-        return Err(Rejection::new("too_many", detail));
+    let excess = spec::too_many_headers(headers.len(), &door.limits);
+    match excess.or_else(|| spec::too_large_headers(bytes, &door.limits)) {
+        Some((code, detail)) => Err(Rejection::new(code, detail)),
+        None => Ok(headers),
     }
-    if bytes > door.limits.header_bytes {
-        let detail =
-            format!("all headers have {bytes} bytes, `limits.header_bytes` allows {}", door.limits.header_bytes);
-        return Err(Rejection::new("too_large", detail));
-    }
-    Ok(headers)
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Instruction, Rejection, id_of_name, id_of_place};
 use crate::clock::Timestamp;
-use crate::doors::Door;
+use crate::doors::{ABOUT_TASK, Door};
 use crate::engine::Intake;
 use crate::engine::intake::NewTask;
 use crate::task::spec::{self, ReadOptions};
@@ -40,9 +40,6 @@ const FIELDS: [(&str, &str); 14] = [
 
 /// The first of them, which select the schedule. A message has exactly one.
 const SCHEDULES: [&str; 4] = ["in", "at", "every", "cron"];
-
-/// What punctual writes into messages itself. Consumers forward what they received, so it is left out.
-const OF_MESSAGES: [&str; 3] = ["task", "due", "attempt"];
 
 /// The headers of a message.
 #[derive(Default)]
@@ -107,8 +104,8 @@ fn put(
     };
     let id = id.map_err(|fault| headers.faults.push(fault)).ok();
     let task = json(door, &mut headers, sent).to_string();
-    let lane = door.lane.clone().unwrap_or_else(|| door.allowed.default_lane());
-    let options = ReadOptions { limits: &door.limits, expect_id: false, lane, zone: door.zone.as_deref() };
+    let options =
+        ReadOptions { limits: &door.limits, expect_id: false, lane: door.default_lane(), zone: door.zone.as_deref() };
     let read = spec::read_checked(task.as_bytes(), &options, now, &|_, _| None);
     let read = read.map_err(|faults| headers.faults.extend(faults.into_iter().map(by_header))).ok();
     let payload = payload(message, headers.content_type.take(), door.limits.payload);
@@ -129,9 +126,9 @@ impl Headers {
         for (name, value) in &message.headers {
             let lower = name.to_ascii_lowercase();
             match lower.strip_prefix(PREFIX) {
-                Some(of_message) if OF_MESSAGES.contains(&of_message) => {}
+                _ if ABOUT_TASK.contains(&lower.as_str()) => {}
                 Some(of_copy) if of_copy.starts_with("dead-") || of_copy.starts_with("rejected-") => {}
-                None if lower == sink_headers::KEY || lower.starts_with("nats-") => {}
+                None if lower.starts_with("nats-") => {}
                 field => match std::str::from_utf8(value) {
                     Ok(value) => headers.add(name, &lower, field, value),
                     Err(_) => headers.fault(name, "bad_header", "the value is no text in UTF-8"),
@@ -196,11 +193,11 @@ fn json(door: &Door, headers: &mut Headers, sent: Option<Timestamp>) -> Value {
             "at" | "start" | "end" => Value::from(as_time(&value).unwrap_or(value)),
             _ => Value::from(value),
         };
-        match field {
-            "destination" | "key" => task["message"][field] = value,
-            "lane" | "retry" => task[field] = value,
-            "catch-up" => task["catch_up"] = value,
-            _ => task["schedule"][field] = value,
+        let place = FIELDS.iter().find(|(known, _)| *known == field).and_then(|(_, place)| place.rsplit_once('/'));
+        if let Some((object, member)) = place
+            && let Some(object) = task.pointer_mut(object)
+        {
+            object[member] = value;
         }
     }
     if let (Some(sent), Value::Object(schedule)) = (sent, &mut task["schedule"]) {

@@ -10,7 +10,7 @@ use punctual_sinks::{DestinationPatterns, MemorySink, MemorySource};
 use super::*;
 use crate::clock::ManualClock;
 use crate::engine::{AllowedTasks, LaneRequirements};
-use crate::task::{CatchUp, Limits, Payload, When};
+use crate::task::{CatchUp, Payload, When};
 use crate::timeline::memory::MemoryTimeline;
 
 const NOON: i64 = 1_795_262_400_000;
@@ -20,23 +20,8 @@ fn at(ms: i64) -> Timestamp {
 }
 
 fn door() -> Door {
-    Door {
-        name: "in".to_owned(),
-        source: Arc::new(MemorySource::default()),
-        from: "punctual.in".to_owned(),
-        dialect: Dialect::Own,
-        sink: Arc::new(MemorySink::new(0, Duration::from_secs(1))),
-        rejected: None,
-        batch: 500,
-        lane: None,
-        destination: None,
-        catch_up: None,
-        max_overdue: None,
-        allowed: AllowedTasks::default(),
-        limits: Limits::default(),
-        zone: None,
-        timeline_timeout: Duration::from_secs(1),
-    }
+    let sink = MemorySink::new(0, Duration::from_secs(1));
+    Door::new("in", Arc::new(MemorySource::default()), "punctual.in", Arc::new(sink))
 }
 
 /// A message that was sent at noon; headers are `name: value`.

@@ -47,9 +47,8 @@ fn name(field: Field<'_, '_>, low: usize) -> Option<String> {
 fn headers(field: Field<'_, '_>, limits: &Limits) -> Option<BTreeMap<String, String>> {
     let path = field.path;
     let members = field.object()?.into_members();
-    if members.len() > limits.headers {
-        let detail = format!("there are {} headers, `limits.headers` allows {}", members.len(), limits.headers);
-        path.fault::<()>("too_many", detail);
+    if let Some((code, detail)) = too_many_headers(members.len(), limits) {
+        path.fault::<()>(code, detail);
     }
     let mut headers = BTreeMap::new();
     let mut bytes = 0;
@@ -63,11 +62,24 @@ fn headers(field: Field<'_, '_>, limits: &Limits) -> Option<BTreeMap<String, Str
         bytes += name.len() + value.len();
         headers.insert(name.clone().into_owned(), value.into_owned());
     }
-    if bytes > limits.header_bytes {
-        let detail = format!("all headers have {bytes} bytes, `limits.header_bytes` allows {}", limits.header_bytes);
-        path.fault::<()>("too_large", detail);
+    if let Some((code, detail)) = too_large_headers(bytes, limits) {
+        path.fault::<()>(code, detail);
     }
     Some(headers)
+}
+
+/// The code and the detail of the fault, if a message has more headers than the limits allow.
+#[must_use]
+pub fn too_many_headers(count: usize, limits: &Limits) -> Option<(&'static str, String)> {
+    let detail = || format!("there are {count} headers, `limits.headers` allows {}", limits.headers);
+    (count > limits.headers).then(|| ("too_many", detail()))
+}
+
+/// The code and the detail of the fault, if names and values of all headers have more bytes than the limits allow.
+#[must_use]
+pub fn too_large_headers(bytes: usize, limits: &Limits) -> Option<(&'static str, String)> {
+    let detail = || format!("all headers have {bytes} bytes, `limits.header_bytes` allows {}", limits.header_bytes);
+    (bytes > limits.header_bytes).then(|| ("too_large", detail()))
 }
 
 /// Whether a header can be one of a message: its name and value follow the rules, and punctual writes none of that name.
