@@ -355,9 +355,10 @@ fn revision_of(held: Option<&StoredTask>, right: bool) -> TaskRevision {
     TaskRevision { number: revision.number + u32::from(!right), ..revision }
 }
 
-/// The skip of a task by this long. A wrong one has the due or the revision of another.
+/// The skip of a task by this long, but not beyond the last due: the engine asks for none. A wrong one has the due or the
+/// revision of another.
 fn skip_of(held: &StoredTask, by: i64, wrong: bool) -> Skip {
-    let to = Timestamp::from_millis(held.due.as_millis() + by);
+    let to = Timestamp::from_millis(held.due.as_millis() + by).min(Timestamp::MAX_DUE);
     let mut revision = TaskRevision::of(&Record::decode(&held.record).unwrap());
     let mut from = held.due;
     match by {
