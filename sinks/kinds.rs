@@ -109,6 +109,8 @@ impl SinkConfig {
             RedisStreams::KIND => Ok(Arc::new(StreamSource::new(self, options)?)),
             #[cfg(feature = "kafka")]
             crate::kafka::Kafka::KIND => Ok(Arc::new(crate::kafka::source::KafkaSource::new(self, options)?)),
+            #[cfg(feature = "rabbitmq")]
+            crate::rabbitmq::Rabbit::KIND => Ok(Arc::new(crate::rabbitmq::source::RabbitSource::new(self, options)?)),
             #[cfg(feature = "nats")]
             crate::nats::Nats::KIND => Ok(Arc::new(crate::nats::source::NatsSource::new(self, options)?)),
             kind => Err(SinkError::option("sink", format!("no door can read from {kind}"))),

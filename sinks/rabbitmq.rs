@@ -26,6 +26,7 @@ mod frames;
 mod login;
 mod refusal;
 mod socket;
+pub(crate) mod source;
 mod under_way;
 
 use std::sync::Arc;

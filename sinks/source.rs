@@ -13,7 +13,7 @@ use crate::Away;
 /// Where to read, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceOptions {
-    /// What to read: a topic of Kafka, `stream/consumer` of JetStream, `stream/group` of Redis.
+    /// What to read: a topic of Kafka, a queue of RabbitMQ, `stream/consumer` of JetStream, `stream/group` of Redis.
     pub from: String,
     /// Maximum number of messages of one read.
     pub batch: usize,
@@ -59,7 +59,7 @@ pub trait Source: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
     /// Its place in the source, which no other message has or had: the id of an entry; partition, offset and time; number
-    /// and time.
+    /// and time; or what a producer wrote.
     pub place: String,
     /// When it was sent, in epoch milliseconds; `None` if the broker does not tell.
     pub time_ms: Option<i64>,

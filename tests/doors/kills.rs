@@ -17,6 +17,11 @@ fn read(instances: &[Punctual; 2]) -> Vec<String> {
     instances.iter().flat_map(|instance| -> Vec<String> { of(instance) }).collect()
 }
 
+/// What an instance shows of its lanes and its doors.
+fn status(instance: &Punctual) -> String {
+    instance.api().send("GET", "/v1/stats", None).map_or_else(|error| format!("{error:?}"), |answer| answer.text)
+}
+
 pub(super) const MESSAGES: usize = 10_000;
 pub(super) const KILLS: usize = 50;
 
@@ -54,7 +59,13 @@ pub(super) fn run(
     instances = [Punctual::start(config), Punctual::start(config)];
     let numbers = || published().iter().map(|one| one.payload.clone()).collect::<BTreeSet<_>>().len();
     let all = patient(PATIENCE, || numbers() == MESSAGES);
-    assert!(all, "{} of {MESSAGES} were published: {}", numbers(), instances[0].log());
+    assert!(
+        all,
+        "{} of {MESSAGES} were published: {:?}, {}",
+        numbers(),
+        instances.each_ref().map(status),
+        instances[0].log()
+    );
     // Copies may still come.
     std::thread::sleep(Duration::from_secs(1));
     let (mut keys, mut copies) = (BTreeMap::new(), 0);

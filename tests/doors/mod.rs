@@ -3,6 +3,7 @@
 mod kafka;
 mod kills;
 mod nats;
+mod rabbitmq;
 mod redis;
 
 use std::collections::BTreeMap;

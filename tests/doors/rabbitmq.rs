@@ -1,0 +1,243 @@
+//! Doors over RabbitMQ: real servers and instances, written and read back by a client of the tests.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::Duration;
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Confirmation};
+
+use super::kills;
+use crate::support::published::Published;
+use crate::support::punctual::Punctual;
+use crate::support::rabbitmq::RabbitServer;
+use crate::support::redis::RedisServer;
+use crate::support::{have, patient};
+
+/// Time limit for what a test waits for.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A Redis for the timeline, and a RabbitMQ with the queues of a door; `None` if a server is not installed.
+fn servers() -> Option<(RedisServer, RabbitServer)> {
+    if !have("rabbitmq-server") || !have("redis-server") {
+        return None;
+    }
+    let rabbit = RabbitServer::start("", &[], &[]);
+    rabbit.declare_queues("", &["punctual.in", "punctual.rejected", "out"]);
+    Some((RedisServer::start(&[]), rabbit))
+}
+
+fn config(timeline: &RedisServer, rabbit: &RabbitServer, more: &str) -> String {
+    format!(
+        "[redis]\nurl = \"{}\"\n[claim]\nlease = \"15s\"\n[sinks.default]\nurl = \"{}\"\nanswer_timeout = \"7s\"\n\
+         [doors.in]\nsink = \"default\"\nfrom = \"punctual.in\"\nrejected = \"punctual.rejected\"\n{more}",
+        timeline.url(),
+        rabbit.url("")
+    )
+}
+
+/// A message: its `message_id`, headers and body.
+struct Sent {
+    id: Option<String>,
+    headers: Vec<(&'static str, AMQPValue)>,
+    body: String,
+}
+
+/// A text header.
+fn text(name: &'static str, value: &str) -> (&'static str, AMQPValue) {
+    (name, AMQPValue::LongString(value.into()))
+}
+
+/// Sends messages with the current second as their time, until the server has confirmed them: without confirms, the end of
+/// the connection may lose the last ones.
+fn send(rabbit: &RabbitServer, messages: Vec<Sent>) {
+    let now = u64::try_from(super::unix_time()).expect("a time after 1970");
+    rabbit.with_channel("", async |channel: Channel| {
+        channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
+        let mut confirms = Vec::new();
+        for Sent { id, headers, body } in &messages {
+            let mut table = FieldTable::default();
+            for (name, value) in headers {
+                table.insert((*name).into(), value.clone());
+            }
+            let properties = BasicProperties::default().with_headers(table).with_timestamp(now).with_delivery_mode(2);
+            let properties =
+                id.iter().fold(properties, |properties, id| properties.with_message_id(id.as_str().into()));
+            let options = BasicPublishOptions::default();
+            let sent = channel.basic_publish("".into(), "punctual.in".into(), options, body.as_bytes(), properties);
+            confirms.push(sent.await.expect("it is sent"));
+        }
+        for confirm in confirms {
+            assert_eq!(confirm.await.expect("no error"), Confirmation::Ack(None));
+        }
+    });
+}
+
+fn one(id: &str, headers: Vec<(&'static str, AMQPValue)>, body: &str) -> Vec<Sent> {
+    vec![Sent { id: Some(id.to_owned()), headers, body: body.to_owned() }]
+}
+
+/// All messages of the queue `out`, which stay there.
+fn published(rabbit: &RabbitServer) -> Vec<Published> {
+    let message = |delivery: lapin::message::Delivery| Published {
+        key: delivery.properties.message_id().as_ref().expect("a key").as_str().to_owned(),
+        payload: String::from_utf8(delivery.data).expect("text"),
+        stamp: 0,
+    };
+    rabbit.queue("", "out").into_iter().map(message).collect()
+}
+
+fn status(instance: &Punctual) -> serde_json::Value {
+    instance.api().send("GET", "/v1/stats", None).expect("an answer").json()["doors"]["in"].clone()
+}
+
+#[test]
+fn a_message_in_a_queue_is_published_at_its_time() {
+    let Some((timeline, rabbit)) = servers() else { return };
+    let instance = Punctual::start(&config(&timeline, &rabbit, ""));
+    let headers = vec![
+        text("punctual-in", "400ms"),
+        text("punctual-destination", "out"),
+        text("x-own", "1"),
+        ("x-number", AMQPValue::LongInt(7)),
+        ("x-table", AMQPValue::FieldTable(FieldTable::default())),
+    ];
+    let before = super::unix_time();
+    send(&rabbit, one("a", headers, "{\"order\": 1}"));
+    assert!(patient(PATIENCE, || rabbit.count("", "out") == 1), "{}", instance.log());
+    let message = rabbit.queue("", "out").remove(0);
+    let key = message.properties.message_id().as_ref().expect("a key").as_str().to_owned();
+    let due: i64 = key.rsplit(':').next().unwrap().parse().unwrap();
+    assert!((before * 1000 + 1399..before * 1000 + 3400).contains(&due), "after the end of its second: {key}");
+    assert!(key.starts_with("in.") && message.data == b"{\"order\": 1}", "{key}");
+    let headers = message.properties.headers().clone().expect("headers");
+    let value = |name: &str| headers.inner().get(name).cloned();
+    assert_eq!(value("x-own"), Some(AMQPValue::LongString("1".into())));
+    assert_eq!(value("x-number"), Some(AMQPValue::LongString("7".into())));
+    assert_eq!((value("x-table"), value("punctual-in")), (None, None));
+    assert_eq!(status(&instance), serde_json::json!({"kind": "rabbitmq", "from": "punctual.in", "status": "up"}));
+}
+
+/// Takes more than five seconds: 10 000 messages and 50 kills.
+#[test]
+fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
+    let Some((timeline, rabbit)) = servers() else { return };
+    let config = config(&timeline, &rabbit, "batch = 100\n");
+    let send = |numbers: Range<usize>| {
+        let message = |number: usize| Sent {
+            id: Some(format!("m{number}")),
+            headers: vec![text("punctual-in", "3s"), text("punctual-destination", "out")],
+            body: number.to_string(),
+        };
+        send(&rabbit, numbers.map(message).collect());
+    };
+    let _instances = kills::run("rabbitmq", &config, send, || published(&rabbit));
+    assert!(patient(PATIENCE, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
+}
+
+#[test]
+fn poison_is_rejected_with_its_code_and_stops_nobody() {
+    let Some((timeline, rabbit)) = servers() else { return };
+    let instance = Punctual::start(&config(&timeline, &rabbit, ""));
+    let soon = || text("punctual-in", "1s");
+    let poison = [
+        (vec![text("x", "y")], "missing_field"),
+        (vec![text("punctual-in", "soon")], "bad_duration"),
+        (vec![soon(), text("punctual-nosuch", "1")], "unknown_field"),
+        (vec![("punctual-in", AMQPValue::FieldTable(FieldTable::default()))], "bad_header"),
+        (vec![soon(), text("payload", "other")], "reserved_header"),
+        (vec![soon(), text("punctual-lane", "nosuch"), text("punctual-destination", "out")], "unknown_lane"),
+        (vec![soon()], "missing_field"),
+    ];
+    let mut codes = Vec::new();
+    for (number, (headers, code)) in poison.into_iter().enumerate() {
+        send(&rabbit, one(&format!("bad{number}"), headers, "poison"));
+        let good = vec![text("punctual-in", "1ms"), text("punctual-destination", "out")];
+        send(&rabbit, one(&format!("good{number}"), good, "good"));
+        codes.push(code.to_owned());
+    }
+    let done = || rabbit.count("", "out") == codes.len() && rabbit.count("", "punctual.rejected") == codes.len();
+    assert!(patient(PATIENCE, done), "{}", instance.log());
+    let code = |delivery: &lapin::message::Delivery| {
+        let headers = delivery.properties.headers().clone().expect("headers");
+        match headers.inner().get("punctual-rejected") {
+            Some(AMQPValue::LongString(code)) => String::from_utf8_lossy(code.as_bytes()).into_owned(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let rejected = rabbit.queue("", "punctual.rejected");
+    assert_eq!(rejected.iter().map(code).collect::<Vec<_>>(), codes);
+    assert!(rejected.iter().all(|copy| copy.data == b"poison"));
+}
+
+/// Takes more than five seconds: the timeline is away for longer than its calls wait.
+#[test]
+fn nothing_is_acknowledged_while_the_timeline_is_away() {
+    let Some((_, rabbit)) = servers() else { return };
+    let mut timeline = RedisServer::start(&["--appendonly", "yes"]);
+    let config = config(&timeline, &rabbit, "destination = \"out\"\nbatch = 50\n");
+    let mut instance = Punctual::start(&config);
+    timeline.server.kill();
+    let message = |number: usize| Sent {
+        id: Some(format!("m{number}")),
+        headers: vec![text("punctual-in", "1ms")],
+        body: number.to_string(),
+    };
+    send(&rabbit, (0..300).map(message).collect());
+    instance.until("waiting", |instance| status(instance)["status"] == "waiting");
+    std::thread::sleep(Duration::from_secs(8));
+    instance.kill();
+    assert!(patient(PATIENCE, || rabbit.count("", "punctual.in") == 300), "nothing was acknowledged");
+    timeline.server.restart();
+    let instance = Punctual::start(&config);
+    assert!(patient(PATIENCE, || rabbit.count("", "out") == 300), "{}", instance.log());
+}
+
+/// Two batches are read and not acknowledged. Takes more than five seconds: the timeline is away for longer than its calls
+/// wait.
+#[test]
+fn a_connection_that_ends_while_the_door_waits_stops_nothing() {
+    let Some((_, rabbit)) = servers() else { return };
+    let mut timeline = RedisServer::start(&["--appendonly", "yes"]);
+    let mut instance = Punctual::start(&config(&timeline, &rabbit, "destination = \"out\"\nbatch = 50\n"));
+    timeline.server.kill();
+    let message = |number: usize| Sent {
+        id: Some(format!("m{number}")),
+        headers: vec![text("punctual-in", "1ms")],
+        body: number.to_string(),
+    };
+    send(&rabbit, (0..300).map(message).collect());
+    instance.until("waiting", |instance| status(instance)["status"] == "waiting");
+    rabbit.control(&["close_all_connections", "a test"]);
+    timeline.server.restart();
+    let payloads = || published(&rabbit).into_iter().map(|one| one.payload).collect::<BTreeSet<_>>();
+    assert!(patient(PATIENCE, || rabbit.count("", "out") >= 300 && payloads().len() == 300), "{}", instance.log());
+    assert!(patient(PATIENCE, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
+}
+
+#[test]
+fn a_missing_queue_is_waited_for_and_a_server_that_was_away_is_found_again() {
+    if !have("rabbitmq-server") || !have("redis-server") {
+        return;
+    }
+    let (timeline, mut rabbit) = (RedisServer::start(&[]), RabbitServer::start("", &[], &[]));
+    rabbit.declare_queues("", &["out"]);
+    let config = config(&timeline, &rabbit, "destination = \"out\"\n");
+    let mut instance = Punctual::start(&config);
+    instance.until("heard of the queue", |instance| {
+        status(instance)["detail"].as_str().is_some_and(|detail| detail.contains("no queue 'punctual.in'"))
+    });
+    let (code, out) = super::check(&config);
+    assert!(code == Some(1) && out.contains("no queue 'punctual.in'"), "{out}");
+    rabbit.declare_queues("", &["punctual.in"]);
+    send(&rabbit, one("a", vec![text("punctual-in", "1ms")], "a"));
+    assert!(patient(PATIENCE, || rabbit.count("", "out") == 1), "{}", instance.log());
+    rabbit.server.kill();
+    instance.until("away", |instance| status(instance)["status"] == "unavailable");
+    rabbit.server.restart();
+    instance.until("up again", |instance| status(instance)["status"] == "up");
+    send(&rabbit, one("b", vec![text("punctual-in", "1ms")], "b"));
+    assert!(patient(PATIENCE, || rabbit.count("", "out") >= 2), "{}", instance.log());
+    assert_eq!(super::check(&config).0, Some(0));
+}
