@@ -102,6 +102,7 @@ mod tests {
             attempt: 1,
             destination: destination.to_owned(),
             record_key: None,
+            native: None,
             headers: Vec::new(),
             is_tombstone: false,
             content_type: None,

@@ -41,6 +41,7 @@ use topics::Topics;
 use crate::answers::Answers;
 use crate::config::SinkConfig;
 use crate::link::{Connection as _, SharedConnection};
+use crate::native::HeaderList;
 use crate::networked::{Broker, Peer};
 use crate::window::Window;
 use crate::{Away, DestinationState, Fault, Message, Outcome, Password, SinkError};
@@ -157,7 +158,7 @@ impl Broker for Kafka {
     fn prepare(&self, batch: &[Message], answers: &Answers) {
         let mut first = None;
         for (index, message) in batch.iter().enumerate() {
-            match check_topic(&message.destination) {
+            match check(message) {
                 Ok(()) => first = first.or(Some(message.destination.as_str())),
                 Err(detail) => answers.set(index, Outcome::Reject(detail)),
             }
@@ -174,7 +175,7 @@ impl Broker for Kafka {
         let times = PublishTimeouts { hand_over: deadline - settings::longest(self.peer.answer_timeout), deadline };
         let call = || Call { broker: self, batch: &batch, answers, times, round: None };
         let (mut for_listed, mut for_unlisted) = (call(), call());
-        let fits = (0..batch.len()).filter(|&index| check_topic(&batch[index].destination).is_ok());
+        let fits = (0..batch.len()).filter(|&index| check(&batch[index]).is_ok());
         let (at_once, later) = for_listed.split_by_listed(fits.collect());
         if let Some(&index) = at_once.first() {
             self.set_metadata_topic(&batch[index].destination);
@@ -283,6 +284,12 @@ impl Call<'_> {
     }
 }
 
+/// Checks what Kafka can never accept of a message.
+fn check(message: &Message) -> Result<(), String> {
+    check_topic(&message.destination)?;
+    HeaderList::of(message, Kafka::KIND).map(drop)
+}
+
 /// Checks the name of a topic. Kafka's internal topics are refused.
 fn check_topic(topic: &str) -> Result<(), String> {
     let named = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -313,6 +320,7 @@ mod tests {
             attempt: 1,
             destination: "a b".to_owned(),
             record_key: None,
+            native: None,
             headers: Vec::new(),
             is_tombstone: false,
             content_type: None,

@@ -13,6 +13,7 @@ mod kinds;
 mod link;
 pub mod memory;
 mod memory_source;
+pub mod native;
 #[cfg(feature = "nats")]
 mod nats;
 mod networked;
@@ -42,6 +43,7 @@ pub use away::{Away, Cause};
 pub use config::SinkConfig;
 pub use memory::MemorySink;
 pub use memory_source::MemorySource;
+pub use native::Native;
 pub use password::Password;
 pub use patterns::DestinationPatterns;
 pub use recent_map::RecentMap;
@@ -66,6 +68,8 @@ pub struct Message {
     pub record_key: Option<String>,
     /// The headers of the task. They contain none of the reserved names.
     pub headers: Vec<(String, String)>,
+    /// More headers, which a sink of the same kind publishes and others omit.
+    pub native: Option<Native>,
     /// Media type of the payload; `None` if the payload is empty.
     pub content_type: Option<String>,
     /// The payload, byte for byte.
@@ -80,6 +84,12 @@ impl Message {
     #[must_use]
     pub fn is_dead_copy(&self) -> bool {
         self.headers.iter().any(|(name, _)| name == headers::DEAD_REASON)
+    }
+
+    /// Number of bytes of the native headers.
+    #[must_use]
+    pub fn native_bytes(&self) -> usize {
+        self.native.as_ref().map_or(0, |native| native.bytes.len())
     }
 
     /// All headers of the message in wire order: `idempotency-key`, `punctual-task`, `punctual-due` (epoch
@@ -111,6 +121,8 @@ pub mod headers {
     pub const DUE: &str = "punctual-due";
     /// The number of this publish within its claim, from 1.
     pub const ATTEMPT: &str = "punctual-attempt";
+    /// What its producer wrote as the property `message_id` of RabbitMQ, which holds the idempotency key.
+    pub const MESSAGE_ID: &str = "punctual-message-id";
     /// The media type of the payload.
     pub const CONTENT_TYPE: &str = "content-type";
     /// Why the message is dead. It marks a copy, which brokers must not treat as the message itself.

@@ -24,6 +24,7 @@ mod connection;
 mod exchanges;
 mod frames;
 mod login;
+pub(crate) mod native;
 mod refusal;
 mod socket;
 pub(crate) mod source;

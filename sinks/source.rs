@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::Away;
+use crate::native::NativeHeaders;
 
 /// Where to read, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub trait Source: Send + Sync + 'static {
 }
 
 /// A message that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Incoming {
     /// Its place in the source, which no other message has or had: the id of an entry; partition, offset and time; number
     /// and time; or what a producer wrote.
@@ -67,8 +68,12 @@ pub struct Incoming {
     pub key: Option<Bytes>,
     /// Its body; `None` if it has no value at all.
     pub body: Option<Bytes>,
-    /// Its headers, in order.
+    /// Its headers as text, in order.
     pub headers: Vec<(String, Bytes)>,
+    /// All headers, if they say more than their text.
+    pub native: Option<NativeHeaders>,
+    /// Exchange and routing key that it was sent to; only for RabbitMQ.
+    pub route: Option<(String, String)>,
     /// To acknowledge it with.
     pub receipt: Receipt,
 }

@@ -235,6 +235,7 @@ mod tests {
             attempt: 2,
             destination: "d".to_owned(),
             record_key: None,
+            native: None,
             headers: vec![("tenant".to_owned(), "a\"b".to_owned())],
             is_tombstone: false,
             content_type: Some("text/plain".to_owned()),

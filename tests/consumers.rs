@@ -31,6 +31,7 @@ pub(crate) fn occurrences(destination: &str) -> Vec<Message> {
             attempt: 1,
             destination: destination.to_owned(),
             record_key: None,
+            native: None,
             headers: vec![("tenant".to_owned(), "acme".to_owned())],
             is_tombstone: false,
             content_type: Some("application/json".to_owned()),

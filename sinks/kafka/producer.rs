@@ -17,7 +17,9 @@ use tokio::time::Instant;
 
 use super::context::{BrokerHealth, Inbox, KafkaContext, State, Ticket};
 use super::settings::Settings;
-use super::verdict;
+use super::{Kafka, verdict};
+use crate::native::HeaderList;
+use crate::networked::Broker as _;
 use crate::{Away, Fault, Message, link};
 
 /// How long a first connection may fail: a host name can have several addresses, and librdkafka tries the next one
@@ -119,6 +121,10 @@ impl Producer {
             return Err((RDKafkaErrorCode::PurgeQueue, Box::new(ticket)));
         }
         let mut headers = OwnedHeaders::new_with_capacity(6 + message.headers.len());
+        // `check` has decoded them.
+        for (key, value) in HeaderList::of(message, Kafka::KIND).unwrap_or_default() {
+            headers = headers.insert(Header { key: &key, value: value.as_deref() });
+        }
         for (key, value) in message.all_headers() {
             headers = headers.insert(Header { key, value: Some(value.as_bytes()) });
         }

@@ -240,5 +240,5 @@ impl Drop for PublishRound<'_> {
 /// Approximate size of the message on the wire, in bytes; 128 for the fixed headers.
 fn size(message: &Message) -> usize {
     let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
-    message.payload.len() + own + 2 * message.key.len() + message.task.len() + 128
+    message.payload.len() + own + message.native_bytes() + 2 * message.key.len() + message.task.len() + 128
 }

@@ -28,6 +28,7 @@ use tokio::time::{Instant, timeout};
 use super::context::{BrokerHealth, KafkaContext};
 use super::producer::{on_thread, refusal};
 use super::{Kafka, check_topic, verdict};
+use crate::native::HeaderList;
 use crate::networked::Broker;
 use crate::source::{Incoming, Receipt, Source, SourceError, SourceOptions};
 use crate::{Away, DestinationState, SinkConfig, SinkError};
@@ -327,13 +328,12 @@ fn size(message: &Incoming) -> usize {
 
 /// The headers of a message. The client library panics at a name that is not UTF-8; such a message has one header without a
 /// valid name.
-fn headers(message: &BorrowedMessage<'_>) -> Vec<(String, Bytes)> {
+fn headers(message: &BorrowedMessage<'_>) -> Vec<(String, Option<Bytes>)> {
     let read = || {
         let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
-        let value = |value: Option<&[u8]>| value.map(Bytes::copy_from_slice).unwrap_or_default();
-        headers.map(|header| (header.key.to_owned(), value(header.value))).collect()
+        headers.map(|header| (header.key.to_owned(), header.value.map(Bytes::copy_from_slice))).collect()
     };
-    let invalid = || vec![(char::REPLACEMENT_CHARACTER.to_string(), Bytes::new())];
+    let invalid = || vec![(char::REPLACEMENT_CHARACTER.to_string(), Some(Bytes::new()))];
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|_| invalid())
 }
 
@@ -344,14 +344,17 @@ fn incoming(message: &BorrowedMessage<'_>) -> Incoming {
     };
     let (partition, offset) = (message.partition(), message.offset());
     let bytes = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
+    let list = headers(message);
     Incoming {
         // Offsets begin anew if a topic is made again under its name.
         place: format!("{partition}-{offset}-{}", time_ms.unwrap_or_default()),
         time_ms,
         key: bytes(message.key()),
         body: bytes(message.payload()),
-        headers: headers(message),
+        headers: list.iter().map(|(name, value)| (name.clone(), value.clone().unwrap_or_default())).collect(),
+        native: HeaderList::if_needed(Kafka::KIND, list),
         receipt: Receipt(format!("{partition} {offset}")),
+        ..Incoming::default()
     }
 }
 

@@ -12,6 +12,8 @@ use super::verdict::outcome;
 use super::{Nats, is_reserved};
 use crate::answers::Answers;
 use crate::link::Connection as _;
+use crate::native::HeaderList;
+use crate::networked::Broker as _;
 use crate::window::{WindowPermit, WindowShare};
 use crate::{Fault, Message, Outcome, Trouble};
 
@@ -164,7 +166,7 @@ impl<'a> NatsPublish<'a> {
 /// Approximate size of the message on the wire, in bytes; 256 for the fixed headers.
 fn size(message: &Message) -> usize {
     let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
-    message.payload.len() + own + 2 * message.key.len() + message.destination.len() + 256
+    message.payload.len() + own + message.native_bytes() + 2 * message.key.len() + message.destination.len() + 256
 }
 
 fn header_map(namespace: &str, message: &Message) -> Result<HeaderMap, String> {
@@ -172,7 +174,10 @@ fn header_map(namespace: &str, message: &Message) -> Result<HeaderMap, String> {
     let value = |value: &str| value.parse::<HeaderValue>().map_err(|error| error.to_string());
     let copy = if message.is_dead_copy() { "/dead" } else { "" };
     map.insert(NATS_MESSAGE_ID, value(&format!("{namespace}/{}{copy}", message.key))?);
-    for (name, text) in message.all_headers() {
+    let native = HeaderList::of(message, Nats::KIND)?;
+    let native =
+        native.iter().filter_map(|(name, value)| Some((name.as_str(), String::from_utf8_lossy(value.as_deref()?))));
+    for (name, text) in native.chain(message.all_headers()) {
         // Headers that begin with `kv-` delete keys of a key-value bucket, and the stream of a bucket can take ordinary
         // subjects, too. So they are allowed only for reserved subjects, which a sink must name explicitly.
         if name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("kv-")) && !is_reserved(&message.destination) {
@@ -200,6 +205,7 @@ mod tests {
             attempt: 1,
             destination: "orders".into(),
             record_key: None,
+            native: None,
             headers: Vec::new(),
             is_tombstone: false,
             content_type: None,

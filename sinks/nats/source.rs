@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::inbox::{NatsConnection, NatsReply};
 use super::{Nats, request};
 use crate::link::Connection as _;
+use crate::native::HeaderList;
 use crate::networked::Broker;
 use crate::source::{Incoming, Receipt, Source, SourceError, SourceOptions};
 use crate::{Away, SinkConfig, SinkError};
@@ -173,13 +174,16 @@ fn incoming(message: async_nats::Message, connection: u64) -> Option<Incoming> {
     let values = headers.flat_map(|(name, values)| {
         values.iter().map(move |value| (name.to_string(), Bytes::copy_from_slice(value.as_str().as_bytes())))
     });
+    let headers: Vec<(String, Bytes)> = values.collect();
+    let list = headers.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).collect();
     Some(Incoming {
         place: format!("{sequence}-{time_ms}"),
         time_ms: Some(time_ms),
-        key: None,
-        headers: values.collect(),
+        headers,
+        native: HeaderList::if_needed(Nats::KIND, list),
         body: Some(message.payload),
         receipt: Receipt(format!("{connection} {reply}")),
+        ..Incoming::default()
     })
 }
 

@@ -4,11 +4,14 @@ use std::pin::Pin;
 
 use lapin::message::BasicReturnMessage;
 use lapin::options::BasicPublishOptions;
-use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::types::{AMQPValue, ShortString};
 use lapin::{BasicProperties, Channel};
 
 use super::refusal::Refusal;
-use crate::{Message, headers};
+use super::{Rabbit, native};
+use crate::native::NOT_DECODED;
+use crate::networked::Broker as _;
+use crate::{Message, headers as names};
 
 /// Maximum length of names, keys and properties in AMQP, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 255;
@@ -68,23 +71,30 @@ pub(super) fn check(message: &Message, most: usize) -> Result<ExchangeAndKey<'_>
     {
         return Err(format!("key and content type have {MAX_TEXT_BYTES} bytes at most each"));
     }
+    if native_properties(message).is_err() {
+        return Err(NOT_DECODED.to_owned());
+    }
     let headers: usize = message.all_headers().map(|(name, value)| name.len() + value.len() + 6).sum();
+    let headers = headers + message.native_bytes();
     // In addition to the headers, the frame has its own header and three texts.
     if headers + 1024 > most { Err(format!("the headers do not fit into a frame of {most} bytes")) } else { Ok(target) }
 }
 
 /// Publishes a message on a channel; lapin gets it at the first poll.
 pub(super) fn publishing(channel: &Channel, message: &Message) -> Publishing {
-    let mut headers = FieldTable::default();
+    // `check` has decoded them.
+    let mut properties = native_properties(message).ok().flatten().unwrap_or_default();
+    let mut headers = properties.headers().clone().unwrap_or_default();
+    if let Some(id) = properties.message_id() {
+        headers.insert(names::MESSAGE_ID.into(), AMQPValue::LongString(id.as_str().into()));
+    }
     for (name, value) in message.all_headers() {
-        if ![headers::KEY, headers::CONTENT_TYPE].contains(&name) {
+        if ![names::KEY, names::CONTENT_TYPE].contains(&name) {
             headers.insert(name.into(), AMQPValue::LongString(value.into_owned().into()));
         }
     }
-    let mut properties = BasicProperties::default()
-        .with_message_id(message.key.as_str().into())
-        .with_delivery_mode(PERSISTENT)
-        .with_headers(headers);
+    properties =
+        properties.with_message_id(message.key.as_str().into()).with_delivery_mode(PERSISTENT).with_headers(headers);
     if let Some(content_type) = &message.content_type {
         properties = properties.with_content_type(content_type.as_str().into());
     }
@@ -96,6 +106,15 @@ pub(super) fn publishing(channel: &Channel, message: &Message) -> Publishing {
         let confirmation = channel.basic_publish(exchange, key, options, &payload, properties).await?.await?;
         Ok(Confirmed { acked: confirmation.is_ack(), returned: confirmation.take_message().map(returned) })
     })
+}
+
+/// The native headers of a message; `None` if they are of another kind.
+///
+/// # Errors
+/// If they cannot be decoded.
+fn native_properties(message: &Message) -> Result<Option<BasicProperties>, ()> {
+    let native = message.native.as_ref().filter(|native| native.kind == Rabbit::KIND);
+    native.map(|native| native::decode(&native.bytes).ok_or(())).transpose()
 }
 
 fn returned(message: BasicReturnMessage) -> Returned {
@@ -111,5 +130,6 @@ fn returned(message: BasicReturnMessage) -> Returned {
 /// Approximate size of the message on the wire, in bytes; 256 for the fixed part.
 pub(super) fn size(message: &Message) -> usize {
     let own: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 6).sum();
+    let own = own + message.native_bytes();
     message.payload.len() + own + message.key.len() + message.destination.len() + 256
 }

@@ -26,7 +26,9 @@ use super::Rabbit;
 use super::carry::MAX_TEXT_BYTES;
 use super::connection::Failed;
 use super::login::LoggedIn;
+use super::native;
 use super::refusal::{Blame, Refusal, blame};
+use crate::native::NativeHeaders;
 use crate::networked::Broker;
 use crate::source::{Incoming, Receipt, Source, SourceError, SourceOptions};
 use crate::{Away, SinkConfig, SinkError, headers};
@@ -40,8 +42,11 @@ const MAX_READ_BYTES: usize = 8 << 20;
 /// The beginning of the names of headers that say something about the schedule.
 const OWN: &str = "punctual-";
 
+/// Headers with which other programs say when a message is due.
+const DELAYS: [&str; 2] = ["x-delay", "eta"];
+
 /// The header with the time in ms.
-const TIME: &str = "timestamp_in_ms";
+pub(super) const TIME: &str = "timestamp_in_ms";
 
 /// Headers that the server writes for this delivery.
 const OF_DELIVERY: [&str; 3] = [TIME, "x-delivery-count", "x-acquired-count"];
@@ -165,13 +170,16 @@ fn incoming(delivery: Delivery, connection: u64) -> Incoming {
     if let Some(content_type) = properties.content_type() {
         headers.push((headers::CONTENT_TYPE.to_owned(), Bytes::copy_from_slice(content_type.as_str().as_bytes())));
     }
-    let place = place(&properties, exchange.as_str().as_bytes(), routing_key.as_str().as_bytes(), &headers, &data);
+    let (exchange, key) = (exchange.as_str().to_owned(), routing_key.as_str().to_owned());
+    let place = place(&properties, exchange.as_bytes(), key.as_bytes(), &headers, &data);
     Incoming {
         place: place.to_string(),
         time_ms: time(&properties),
         key: None,
         body: Some(data.into()),
         headers,
+        native: Some(NativeHeaders::RabbitMq(Box::new(native::of(&properties)))),
+        route: Some((exchange, key)),
         receipt: Receipt(format!("{connection} {delivery_tag}")),
     }
 }
@@ -185,26 +193,13 @@ fn text(value: &AMQPValue) -> Option<Bytes> {
         AMQPValue::Boolean(truth) => number(truth.to_string()),
         AMQPValue::Float(float) => number(float.to_string()),
         AMQPValue::Double(double) => number(double.to_string()),
-        whole => number(integer(whole)?.to_string()),
+        whole => number(native::integer(whole)?.to_string()),
     }
-}
-
-fn integer(value: &AMQPValue) -> Option<i64> {
-    Some(match value {
-        AMQPValue::ShortShortInt(number) => i64::from(*number),
-        AMQPValue::ShortShortUInt(number) => i64::from(*number),
-        AMQPValue::ShortInt(number) => i64::from(*number),
-        AMQPValue::ShortUInt(number) => i64::from(*number),
-        AMQPValue::LongInt(number) => i64::from(*number),
-        AMQPValue::LongUInt(number) => i64::from(*number),
-        AMQPValue::LongLongInt(number) => *number,
-        _ => return None,
-    })
 }
 
 /// When it was sent, in ms. A time in seconds counts as the end of its second, so that nothing is early.
 fn time(properties: &BasicProperties) -> Option<i64> {
-    let stamped = properties.headers().as_ref().and_then(|table| integer(table.inner().get(TIME)?));
+    let stamped = properties.headers().as_ref().and_then(|table| native::integer(table.inner().get(TIME)?));
     let of_second = |seconds: u64| i64::try_from(seconds).ok()?.checked_mul(1000)?.checked_add(999);
     stamped.or_else(|| of_second((*properties.timestamp())?))
 }
@@ -228,11 +223,12 @@ fn place(
     [id.as_str().as_bytes(), exchange, key, &time[..]].into_iter().for_each(&mut add);
     for (name, value) in headers {
         let lower = name.to_ascii_lowercase();
-        if lower.starts_with(OWN) {
+        if lower.starts_with(OWN) || DELAYS.contains(&lower.as_str()) {
             add(lower.as_bytes());
             add(value);
         }
     }
+    add(properties.expiration().as_ref().map_or("", |text| text.as_str()).as_bytes());
     add(body);
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&context.finish().as_ref()[..16]);

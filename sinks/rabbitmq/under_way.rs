@@ -262,6 +262,7 @@ mod tests {
             due_ms: 0,
             attempt: 1,
             record_key: None,
+            native: None,
             headers: Vec::new(),
             is_tombstone: false,
             content_type: None,

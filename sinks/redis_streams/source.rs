@@ -180,7 +180,7 @@ fn incoming(id: String, fields: Fields) -> Option<Incoming> {
     let time_ms = id.split('-').next().and_then(|time| time.parse().ok());
     // An entry always has a value, if only an empty one.
     let body = Some(body.unwrap_or_default());
-    Some(Incoming { receipt: Receipt(id.clone()), place: id, time_ms, key: None, body, headers })
+    Some(Incoming { receipt: Receipt(id.clone()), place: id, time_ms, body, headers, ..Incoming::default() })
 }
 
 #[async_trait]

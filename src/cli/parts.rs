@@ -8,7 +8,7 @@ use std::sync::Arc;
 use punctual_sinks::{Password, RedisAccess, SinkConfig, SinkError, Tls};
 
 use crate::config::{Config, ConfigFault, DoorSection, SinkSection};
-use crate::doors::{Dialect, Door};
+use crate::doors::Door;
 use crate::engine::{EngineSink, LaneRequirements};
 use crate::http::server::tls::{ServerTls, TlsFault};
 use crate::task::Lane;
@@ -153,7 +153,7 @@ fn options_of_another_broker(config: &Config, name: &str, door: &DoorSection, ki
     let path = |key: &str| format!("doors.{name}.{key}");
     let has = |key: &str| config.settings().iter().any(|setting| setting.path == path(key));
     let options = [
-        ("dialect", door.dialect == Dialect::Etf1, "kafka"),
+        ("dialect", door.dialect.broker().is_some(), door.dialect.broker().unwrap_or(kind)),
         ("group", has("group"), "kafka"),
         ("delete", door.source.delete, "redis"),
     ];
@@ -189,6 +189,9 @@ fn build_doors(
                 batch: section.source.batch,
                 lane: section.lane.clone(),
                 destination: section.destination.clone(),
+                exchanges: section.exchanges.clone(),
+                to: section.to.clone(),
+                delay: section.delay,
                 catch_up: section.catch_up,
                 max_overdue: section.drops_past.then_some(config.engine.overdue.grace),
                 allowed: section.allowed.clone(),
@@ -326,8 +329,40 @@ mod tests {
             "`doors.two.past` (p.toml:26): `put` or `drop` is expected",
             "`doors.three.rejected` (p.toml:30): the door would read its own rejected messages again",
             "`doors.three.lane` (p.toml:31): `nowhere` is not configured",
-            "`doors.three.dialect` (p.toml:32): `morse`: one of `own`, `etf1` is expected",
+            "`doors.three.dialect` (p.toml:32): `morse`: one of `own`, `etf1`, `x-delay`, ",
             "`doors.three.snik` (p.toml:33): there is no such option",
+        ] {
+            assert!(faults.contains(line), "no `{line}` in:\n{faults}");
+        }
+    }
+
+    #[cfg(feature = "rabbitmq")]
+    #[tokio::test]
+    async fn faults_of_the_options_for_rabbitmq_are_reported_with_their_places() {
+        let door =
+            |name: &str, more: &str| format!("[doors.{name}]\nsink = \"r\"\nfrom = \"in\"\nrejected = \"\"\n{more}\n");
+        let text = "[redis]\nurl = \"memory:\"\n[sinks.r]\nurl = \"amqp://h\"\n[lanes.default]\nsink = \"r\"\n"
+            .to_owned()
+            + &door("a", "dialect = \"x-delay\"")
+            + &door("b", "dialect = \"celery\"\nexchanges = [\"in\"]")
+            + &door("c", "dialect = \"celery\"\nexchanges = [\"in=in\"]")
+            + &door("d", "dialect = \"celery\"\nexchanges = [\"in=a/b\"]")
+            + &door("e", "dialect = \"celery\"\nexchanges = [\"in=a\", \"in=b\"]")
+            + &door("f", "dialect = \"expiration\"")
+            + &door("g", "exchanges = [\"in=out\"]\nto = \"a/b\"\ndelay = \"1s\"")
+            + &door("h", "dialect = \"expiration\"\nto = \"a/b\"\ndelay = \"50d\"");
+        let faults = faults_of(&text);
+        for line in [
+            "`doors.a.exchanges` (p.toml:8): the dialect `x-delay` needs `exchanges`, such as ",
+            "`doors.b.exchanges` (p.toml:17): `in` is not `FROM=TO`, such as ",
+            "`doors.c.exchanges` (p.toml:23): `in=in`: the door would read what it publishes",
+            "`doors.d.exchanges` (p.toml:29): `in=a/b`: an exchange with `/` in its name",
+            "`doors.e.exchanges` (p.toml:35): the exchange `in` is repeated",
+            "`doors.f.to` (p.toml:37): where the queue dead-letters to is expected",
+            "`doors.g.exchanges` (p.toml:45): this is only for the dialects `x-delay` and `celery`",
+            "`doors.g.to` (p.toml:46): this is only for the dialect `expiration`",
+            "`doors.g.delay` (p.toml:47): this is only for the dialect `expiration`",
+            "`doors.h.delay` (p.toml:54): `50d`: a duration from 1ms to ",
         ] {
             assert!(faults.contains(line), "no `{line}` in:\n{faults}");
         }

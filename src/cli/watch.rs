@@ -208,6 +208,7 @@ mod tests {
             attempt: 1,
             destination: String::new(),
             record_key: None,
+            native: None,
             headers: Vec::new(),
             is_tombstone: false,
             content_type: None,

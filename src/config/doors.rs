@@ -1,6 +1,7 @@
 //! Reads `[doors.NAME]`: where each door reads, and what becomes of its messages.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::SinkSection;
 use super::read::{ConfigReader, list};
@@ -8,6 +9,9 @@ use super::tokens::allowed;
 use crate::doors::{Dialect, Door, SourceOptions};
 use crate::engine::{AllowedTasks, EngineLane};
 use crate::task::{CatchUp, Lane, Namespace};
+
+/// Maximum of `delay`: what RabbitMQ allows for `x-message-ttl`.
+const MAX_DELAY: Duration = Duration::from_millis(u32::MAX as u64);
 
 /// `[doors.NAME]`
 #[derive(Clone, Debug)]
@@ -24,6 +28,12 @@ pub struct DoorSection {
     pub lane: Option<Lane>,
     /// The destination of messages that name none.
     pub destination: Option<String>,
+    /// For each exchange that a message came by, the exchange that its task is published to; empty is the default one.
+    pub exchanges: BTreeMap<String, String>,
+    /// Where the messages of the dialect `expiration` go.
+    pub to: Option<String>,
+    /// After how long they are due at the latest.
+    pub delay: Option<Duration>,
     /// The catch-up of tasks that name none.
     pub catch_up: Option<CatchUp>,
     /// Whether tasks are acknowledged and not put that were due longer ago than `claim.grace`.
@@ -112,16 +122,78 @@ fn door(
     let group = r.text(&path("group"), text).filter(|text| !text.is_empty());
     let group = group.unwrap_or_else(|| format!("punctual.{namespace}.{name}"));
     let destination = r.text(&path("destination"), text).filter(|text| !text.is_empty());
+    let dialect = dialect.unwrap_or(Dialect::Own);
+    let exchanges = exchanges(r, &path("exchanges"), dialect);
+    let (to, delay) = waiting_queue(r, &path, dialect);
     let sink = sink.filter(|sink| sinks.contains_key(sink))?;
     Some(DoorSection {
         sink,
         source: SourceOptions { from: from?, batch, group, delete },
-        dialect: dialect.unwrap_or(Dialect::Own),
+        dialect,
         rejected: rejected.filter(|text| !text.is_empty()),
         lane,
         destination,
+        exchanges,
+        to,
+        delay,
         catch_up,
         drops_past,
         allowed,
     })
+}
+
+/// `exchanges`, each `FROM=TO`.
+fn exchanges(r: &mut ConfigReader, path: &str, dialect: Dialect) -> BTreeMap<String, String> {
+    let example = "such as `exchanges = [\"orders.delayed=orders\"]`; nothing after `=` is the default exchange";
+    let read = r.texts(path, |texts| {
+        let mut exchanges = BTreeMap::new();
+        for text in texts {
+            let (from, to) = text.split_once('=').ok_or_else(|| format!("`{text}` is not `FROM=TO`, {example}"))?;
+            if to.contains('/') {
+                return Err(format!("`{text}`: an exchange with `/` in its name cannot be a destination"));
+            }
+            if from == to {
+                return Err(format!("`{text}`: the door would read what it publishes"));
+            }
+            if exchanges.insert(from.to_owned(), to.to_owned()).is_some() {
+                return Err(format!("the exchange `{from}` is repeated"));
+            }
+        }
+        Ok(exchanges)
+    });
+    match (dialect.needs_exchanges(), read.as_ref().is_none_or(BTreeMap::is_empty)) {
+        (true, true) if !r.has(path) => {
+            r.fault(path, format!("the dialect `{}` needs `exchanges`, {example}", dialect.as_str()), None);
+        }
+        (false, false) => only_for(r, path, "the dialects `x-delay` and `celery`"),
+        _ => {}
+    }
+    read.unwrap_or_default()
+}
+
+/// `to` and `delay` of the dialect `expiration`.
+fn waiting_queue(
+    r: &mut ConfigReader,
+    path: &impl Fn(&str) -> String,
+    dialect: Dialect,
+) -> (Option<String>, Option<Duration>) {
+    let (to_path, delay_path) = (path("to"), path("delay"));
+    if dialect != Dialect::Expiration {
+        for path in [to_path, delay_path] {
+            if r.has(&path) {
+                only_for(r, &path, "the dialect `expiration`");
+            }
+        }
+        return (None, None);
+    }
+    let to = r.text(&to_path, |text| Ok(text.to_owned())).filter(|text| !text.is_empty());
+    if to.is_none() {
+        r.fault(&to_path, "where the queue dead-letters to is expected, such as `orders/cancel`".to_owned(), None);
+    }
+    let delay = r.has(&delay_path).then(|| r.duration(&delay_path, Duration::from_millis(1), MAX_DELAY));
+    (to, delay)
+}
+
+fn only_for(r: &mut ConfigReader, path: &str, of: &str) {
+    r.fault(path, format!("this is only for {of}"), None);
 }

@@ -13,6 +13,7 @@ mod door_log;
 mod pump;
 mod rejected;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,30 @@ string_enum! {
         Own = "own",
         /// As the Kafka message scheduler of etf1 has it: headers that begin with `scheduler-`. Only for Kafka.
         Etf1 = "etf1",
+        /// As RabbitMQ's plugin of delayed messages has it: the header `x-delay`. Only for RabbitMQ.
+        XDelay = "x-delay",
+        /// As for a queue in which messages wait until they expire. Only for RabbitMQ.
+        Expiration = "expiration",
+        /// As Celery has it: the header `eta`. Only for RabbitMQ.
+        Celery = "celery",
+    }
+}
+
+impl Dialect {
+    /// The only kind of broker that it is for; `None` is any.
+    #[must_use]
+    pub fn broker(self) -> Option<&'static str> {
+        match self {
+            Dialect::Own => None,
+            Dialect::Etf1 => Some("kafka"),
+            Dialect::XDelay | Dialect::Expiration | Dialect::Celery => Some("rabbitmq"),
+        }
+    }
+
+    /// Whether it needs the option `exchanges`.
+    #[must_use]
+    pub fn needs_exchanges(self) -> bool {
+        matches!(self, Dialect::XDelay | Dialect::Celery)
     }
 }
 
@@ -87,6 +112,12 @@ pub struct Door {
     pub lane: Option<Lane>,
     /// The destination of messages that name none; `None` is that of the lane.
     pub destination: Option<String>,
+    /// For each exchange that a message came by, the exchange that its task is published to; empty is the default one.
+    pub exchanges: BTreeMap<String, String>,
+    /// Where the messages of the dialect `expiration` go.
+    pub to: Option<String>,
+    /// After how long they are due at the latest.
+    pub delay: Option<Duration>,
     /// The catch-up of tasks that name none.
     pub catch_up: Option<CatchUp>,
     /// How long ago the first due of a task may have been; older ones are acknowledged and not put. `None` puts all.
@@ -164,7 +195,7 @@ impl Doors {
 const TIMELINE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Headers that punctual writes about a task, in lower case. Consumers forward what they received, so doors leave them out.
-const ABOUT_TASK: [&str; 4] = [headers::KEY, headers::TASK, headers::DUE, headers::ATTEMPT];
+const ABOUT_TASK: [&str; 5] = [headers::KEY, headers::TASK, headers::DUE, headers::ATTEMPT, headers::MESSAGE_ID];
 
 /// How long it may take to close a source.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -186,6 +217,9 @@ impl Door {
             batch: Door::BATCH,
             lane: None,
             destination: None,
+            exchanges: BTreeMap::new(),
+            to: None,
+            delay: None,
             catch_up: None,
             max_overdue: None,
             allowed: AllowedTasks::default(),

@@ -29,13 +29,18 @@ pub(super) fn copy(door: &Door, destination: &str, message: &Incoming, why: &Rej
         attempt: 1,
         destination: destination.to_owned(),
         record_key: message.key.as_deref().and_then(|key| std::str::from_utf8(key).ok()).map(str::to_owned),
+        native: None,
         headers: Vec::new(),
         content_type: None,
         payload: Bytes::new(),
         is_tombstone: false,
     };
     if whole {
-        for (name, value) in &message.headers {
+        let native = message.native.clone().map(|native| native.retain(is_copied).without_expiration().encode());
+        // Native headers have those that are text, too.
+        let as_text = if native.is_some() { &[] } else { message.headers.as_slice() };
+        copy.native = native;
+        for (name, value) in as_text {
             let (lower, value) = (name.to_ascii_lowercase(), String::from_utf8_lossy(value).into_owned());
             if lower == headers::CONTENT_TYPE {
                 copy.content_type = Some(value);

@@ -128,6 +128,8 @@ pub(super) struct SinkContext {
     pub(super) recovered_log: Mutex<LineBudget>,
     /// Limits log lines about messages that the broker dropped as duplicates.
     pub(super) duplicate_log: Throttle,
+    /// Limits log lines about messages whose native headers are for another kind of sink.
+    pub(super) native_log: Throttle,
     pub(super) metrics: SinkMetrics,
     /// When the sink last answered a message.
     pub(super) answered: Mutex<Option<Instant>>,

@@ -330,6 +330,12 @@ impl Intake {
         }
     }
 
+    /// The kind of the sink of a lane.
+    #[must_use]
+    pub fn sink_kind(&self, lane: &Lane) -> Option<&'static str> {
+        self.lanes.get(lane)?.sink.as_ref().map(|sink| sink.kind())
+    }
+
     /// Checks that the lane is configured.
     ///
     /// # Errors

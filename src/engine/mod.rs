@@ -317,6 +317,7 @@ fn sink_context(
         given_up_log: Mutex::default(),
         recovered_log: Mutex::default(),
         duplicate_log: Throttle::default(),
+        native_log: Throttle::default(),
         metrics,
         answered: Mutex::new(None),
         under_way: Arc::default(),

@@ -62,9 +62,22 @@ pub struct Message {
     /// The user's own headers, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
+    /// More headers, from a message that a door has read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<StoredHeaders>,
     /// The payload.
     #[serde(default, skip_serializing_if = "Payload::is_empty")]
     pub payload: Payload,
+}
+
+/// Headers in the form of a broker, which says more than a text for each name. Only a sink of the same kind publishes them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredHeaders {
+    /// The kind of broker.
+    pub kind: String,
+    /// The encoded headers.
+    #[serde(with = "record::raw")]
+    pub bytes: Bytes,
 }
 
 /// The payload of a message, byte for byte as the user sent it.

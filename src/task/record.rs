@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
 
 use super::layout::{ANCHOR, CREATED, FLAGS, RECURRING, REQUEUED, RESETS, REVISION, TAIL, TRACED, UPDATED, VERSION};
-use super::{CatchUp, Key, Lane, Message, Payload, RetryPolicy, Schedule, Task, Traceparent, When};
+use super::{CatchUp, Key, Lane, Message, Payload, RetryPolicy, Schedule, StoredHeaders, Task, Traceparent, When};
 use crate::clock::Timestamp;
 
 /// Maximum nesting depth of a body. It is far more than any task needs, even in a newer version. Without a maximum,
@@ -249,6 +249,8 @@ struct BodyMessage<'a> {
     key: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
+    #[serde(default)]
+    native: Option<StoredHeaders>,
     #[serde(borrow, default)]
     payload: BodyPayload<'a>,
 }
@@ -277,10 +279,10 @@ impl Body<'_> {
             BodyPayload::Json(bytes) => Payload::Json(whole.slice_ref(bytes)),
             BodyPayload::Raw { bytes, content_type } => Payload::Raw { bytes: whole.slice_ref(bytes), content_type },
         };
-        let (destination, key, headers) = (message.destination, message.key, message.headers);
+        let (destination, key, headers, native) = (message.destination, message.key, message.headers, message.native);
         Task {
             schedule: self.schedule,
-            message: Message { destination, key, headers, payload },
+            message: Message { destination, key, headers, native, payload },
             retry: self.retry,
             catch_up: self.catch_up,
         }

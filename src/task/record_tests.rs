@@ -176,3 +176,13 @@ fn a_replacement_keeps_created_and_counts_on() {
     let bytes = replacing(&traced.encode(), &bytes).unwrap();
     assert_eq!(Record::decode(&bytes).unwrap().trace, Some(trace()), "the trace is that of the last put");
 }
+
+#[test]
+fn native_headers_are_stored_as_they_are() {
+    let mut task = samples::task(When::At(samples::NOW));
+    let without = Record::new(task.clone(), Lane::default(), samples::NOW).encode();
+    task.message.native = Some(StoredHeaders { kind: "rabbitmq".to_owned(), bytes: Bytes::from_static(b"\x00\xff") });
+    let record = Record::new(task, Lane::default(), samples::NOW);
+    assert_eq!(Record::decode(&record.encode()).unwrap(), record);
+    assert!(record.encode().len() > without.len(), "a task without them has no byte more");
+}

@@ -74,7 +74,7 @@ fn any_message() -> impl Strategy<Value = Message> {
     ];
     let headers = prop::collection::btree_map("x-[a-z]{1,5}", text(), 0..4);
     (option::of(text()), option::of(text()), headers, payload)
-        .prop_map(|(destination, key, headers, payload)| Message { destination, key, headers, payload })
+        .prop_map(|(destination, key, headers, payload)| Message { destination, key, headers, native: None, payload })
 }
 
 fn any_policy() -> impl Strategy<Value = RetryPolicy> {

@@ -241,6 +241,23 @@ fn the_commands_for_doors_work() {
     assert!(printed.contains("idempotency-key\norders-in.") && printed.contains("{\"order\":1}"), "{printed}\n{log}");
 }
 
+/// Takes more than five seconds because RabbitMQ needs as long to start.
+#[test]
+fn the_commands_for_a_move_work() {
+    let servers = ["curl", "redis-server", "rabbitmq-server", "rabbitmqadmin"];
+    if !servers.into_iter().all(support::have) {
+        return;
+    }
+    let (redis, (rabbit, management)) = (RedisServer::start(&[]), RabbitServer::start_managed());
+    let (timeline, address) = (format!("127.0.0.1:{}", redis.server.port), format!("127.0.0.1:{}", rabbit.server.port));
+    let admin = format!("rabbitmqadmin --port {management} ");
+    let replaced: &[(&str, &str)] =
+        &[("127.0.0.1:6379", &timeline), ("127.0.0.1:5672", &address), ("rabbitmqadmin ", &admin)];
+    let (log, printed) = play(&Story { page: "docs/migrate.md", name: "rabbitmq", replaced, ..Story::default() });
+    let place = |order: &str| printed.find(order).unwrap_or_else(|| panic!("no {order} in {printed}\n{log}"));
+    assert!(place("{\"order\":2}") < place("{\"order\":1}"), "{printed}");
+}
+
 /// Takes more than five seconds because Kafka needs as long to start.
 #[test]
 fn the_commands_of_the_readme_for_kafka_work() {

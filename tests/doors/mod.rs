@@ -4,6 +4,7 @@ mod kafka;
 mod kills;
 mod nats;
 mod rabbitmq;
+mod rabbitmq_dialects;
 mod redis;
 
 use std::collections::BTreeMap;
@@ -62,7 +63,7 @@ impl Bed {
             key: None,
             body: Some(Bytes::from_static(b"{\"order\":1}")),
             headers: headers.iter().map(header).collect(),
-            receipt: punctual_sinks::source::Receipt::default(),
+            ..Incoming::default()
         });
     }
 

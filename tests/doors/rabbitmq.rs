@@ -16,10 +16,10 @@ use crate::support::redis::RedisServer;
 use crate::support::{have, patient};
 
 /// Time limit for what a test waits for.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A Redis for the timeline, and a RabbitMQ with the queues of a door; `None` if a server is not installed.
-fn servers() -> Option<(RedisServer, RabbitServer)> {
+pub(super) fn servers() -> Option<(RedisServer, RabbitServer)> {
     if !have("rabbitmq-server") || !have("redis-server") {
         return None;
     }
@@ -88,7 +88,7 @@ fn published(rabbit: &RabbitServer) -> Vec<Published> {
     rabbit.queue("", "out").into_iter().map(message).collect()
 }
 
-fn status(instance: &Punctual) -> serde_json::Value {
+pub(super) fn status(instance: &Punctual) -> serde_json::Value {
     instance.api().send("GET", "/v1/stats", None).expect("an answer").json()["doors"]["in"].clone()
 }
 
@@ -114,8 +114,10 @@ fn a_message_in_a_queue_is_published_at_its_time() {
     let headers = message.properties.headers().clone().expect("headers");
     let value = |name: &str| headers.inner().get(name).cloned();
     assert_eq!(value("x-own"), Some(AMQPValue::LongString("1".into())));
-    assert_eq!(value("x-number"), Some(AMQPValue::LongString("7".into())));
-    assert_eq!((value("x-table"), value("punctual-in")), (None, None));
+    assert_eq!(value("x-number"), Some(AMQPValue::LongInt(7)));
+    let table = AMQPValue::FieldTable(FieldTable::default());
+    assert_eq!((value("x-table"), value("punctual-in")), (Some(table), None));
+    assert_eq!(value("punctual-message-id"), Some(AMQPValue::LongString("a".into())));
     assert_eq!(status(&instance), serde_json::json!({"kind": "rabbitmq", "from": "punctual.in", "status": "up"}));
 }
 
@@ -146,7 +148,7 @@ fn poison_is_rejected_with_its_code_and_stops_nobody() {
         (vec![text("punctual-in", "soon")], "bad_duration"),
         (vec![soon(), text("punctual-nosuch", "1")], "unknown_field"),
         (vec![("punctual-in", AMQPValue::FieldTable(FieldTable::default()))], "bad_header"),
-        (vec![soon(), text("payload", "other")], "reserved_header"),
+        (vec![soon(), text("punctual-id", "a b")], "bad_id"),
         (vec![soon(), text("punctual-lane", "nosuch"), text("punctual-destination", "out")], "unknown_lane"),
         (vec![soon()], "missing_field"),
     ];

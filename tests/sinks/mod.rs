@@ -64,6 +64,7 @@ fn message(destination: &str, number: usize) -> Message {
         attempt: 2,
         destination: destination.to_owned(),
         record_key: None,
+        native: None,
         headers: vec![("tenant".to_owned(), "acme & söhne".to_owned())],
         is_tombstone: false,
         content_type: Some("text/plain".to_owned()),

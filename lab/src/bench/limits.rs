@@ -145,6 +145,7 @@ fn message(id: &str, due: i64, destination: &str, payload: Bytes) -> Message {
         attempt: 1,
         destination: destination.to_owned(),
         record_key: None,
+        native: None,
         headers: Vec::new(),
         is_tombstone: false,
         content_type: Some("application/json".to_owned()),

@@ -7,17 +7,15 @@
 //! - The message has all headers of the record, and what that scheduler adds: `scheduler-timestamp`, `scheduler-key` and
 //!   `scheduler-topic`.
 
-use std::collections::BTreeMap;
-
+use punctual_sinks::native::HeaderValue;
 use punctual_sinks::source::Incoming;
 
+use super::foreign::ForeignTask;
 use super::{Instruction, Rejection, id_of_foreign_name};
 use crate::clock::Timestamp;
 use crate::doors::Door;
 use crate::engine::Intake;
-use crate::engine::intake::NewTask;
-use crate::task::spec::{self, is_header};
-use crate::task::{Message, Payload, Schedule, Task, When};
+use crate::task::When;
 
 const EPOCH: &str = "scheduler-epoch";
 const TARGET_TOPIC: &str = "scheduler-target-topic";
@@ -33,10 +31,8 @@ pub(super) fn read(door: &Door, intake: &Intake, record: &Incoming, now: Timesta
         return Err(Rejection::new("no_key", "the record has no key, which is the id of the schedule"));
     };
     let id = id_of_foreign_name(door, key).map_err(|fault| Rejection::of(&[fault]))?;
-    let Some(body) = record.body.clone() else { return Ok(Instruction::Cancel(id)) };
-    if body.len() > door.limits.payload {
-        let detail = format!("the value has {} bytes, `limits.payload` allows {}", body.len(), door.limits.payload);
-        return Err(Rejection::new("too_large", detail));
+    if record.body.is_none() {
+        return Ok(Instruction::Cancel(id));
     }
     let due = epoch(header(record, EPOCH).as_deref())?;
     let destination = header(record, TARGET_TOPIC).or_else(|| door.destination.clone());
@@ -44,17 +40,16 @@ pub(super) fn read(door: &Door, intake: &Intake, record: &Incoming, now: Timesta
         let detail = format!("neither `{TARGET_TOPIC}` nor the door names a destination");
         return Err(Rejection::new("no_destination", detail));
     };
-    let content_type = header(record, "content-type").filter(|text| !text.chars().any(char::is_control));
-    let payload = if body.is_empty() { Payload::Empty } else { Payload::Raw { bytes: body, content_type } };
-    let message = Message {
-        destination: Some(destination),
-        key: Some(header(record, TARGET_KEY).unwrap_or_else(|| id.as_str().to_owned())),
-        headers: headers(door, record, now)?,
-        payload,
-    };
-    let schedule = Schedule { when: When::At(due), end: None, limit: None, spread: None };
-    let task = Task { schedule, message, retry: None, catch_up: door.catch_up };
-    super::put(door, intake, NewTask { id, lane: door.default_lane(), task, trace: None }, true, now)
+    let sent = record.time_ms.map_or(now, Timestamp::from_millis).as_millis().div_euclid(1000);
+    let text = |text: String| HeaderValue::Text(text.into());
+    let headers = vec![
+        ("scheduler-timestamp", text(sent.to_string())),
+        ("scheduler-key", text(std::str::from_utf8(key).unwrap_or_default().to_owned())),
+        ("scheduler-topic", text(door.from.clone())),
+    ];
+    let key = Some(header(record, TARGET_KEY).unwrap_or_else(|| id.as_str().to_owned()));
+    let (id, when, drops_expiration) = (Some(id), When::At(due), false);
+    ForeignTask { door, intake, message: record, now, id, when, destination, key, headers, drops_expiration }.put()
 }
 
 /// The value of a header as text; `None` if there is none, or it is no text.
@@ -69,25 +64,4 @@ fn epoch(text: Option<&str>) -> Result<Timestamp, Rejection> {
     let seconds = text.trim().parse::<i64>().ok().filter(|seconds| *seconds >= 0);
     let due = seconds.and_then(|seconds| seconds.checked_mul(1000)).map(Timestamp::from_millis);
     due.filter(|due| due.is_valid_due()).ok_or_else(|| Rejection::new("bad_epoch", format!("{expected}, not `{text}`")))
-}
-
-/// The headers of the message. Those that no message can have are left out.
-///
-/// # Errors
-/// If there are too many, or they are too large.
-fn headers(door: &Door, record: &Incoming, now: Timestamp) -> Result<BTreeMap<String, String>, Rejection> {
-    let text = |value: &[u8]| std::str::from_utf8(value).ok().map(str::to_owned);
-    let mut headers: BTreeMap<String, String> =
-        record.headers.iter().filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect();
-    let sent = record.time_ms.map_or(now, Timestamp::from_millis);
-    headers.insert("scheduler-timestamp".to_owned(), sent.as_millis().div_euclid(1000).to_string());
-    headers.insert("scheduler-key".to_owned(), record.key.as_deref().and_then(text).unwrap_or_default());
-    headers.insert("scheduler-topic".to_owned(), door.from.clone());
-    headers.retain(|name, value| is_header(name, value));
-    let bytes: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-    let excess = spec::too_many_headers(headers.len(), &door.limits);
-    match excess.or_else(|| spec::too_large_headers(bytes, &door.limits)) {
-        Some((code, detail)) => Err(Rejection::new(code, detail)),
-        None => Ok(headers),
-    }
 }

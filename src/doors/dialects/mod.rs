@@ -1,18 +1,23 @@
 //! What messages say: each dialect is a function from a message to an [`Instruction`], or to the reason why there is none.
 
+mod celery;
 mod etf1;
+mod expiration;
+mod foreign;
 mod own;
+mod x_delay;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
+use punctual_sinks::native::NativeHeaders;
 use punctual_sinks::source::Incoming;
 use uuid::Builder;
 
-use super::{Dialect, Door, rejected};
+use super::{ABOUT_TASK, Dialect, Door, rejected};
 use crate::clock::Timestamp;
 use crate::engine::intake::{NewTask, PutError};
 use crate::engine::{Intake, NotAllowed};
-use crate::task::{Fault, TaskId};
+use crate::task::{Fault, Lane, StoredHeaders, TaskId, spec};
 
 /// Maximum length of a detail, in bytes.
 const MAX_DETAIL_BYTES: usize = 1024;
@@ -83,6 +88,9 @@ pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timest
     match door.dialect {
         Dialect::Own => own::read(door, intake, message, now),
         Dialect::Etf1 => etf1::read(door, intake, message, now),
+        Dialect::XDelay => x_delay::read(door, intake, message, now),
+        Dialect::Expiration => expiration::read(door, intake, message, now),
+        Dialect::Celery => celery::read(door, intake, message, now),
     }
 }
 
@@ -120,6 +128,43 @@ fn id_of_foreign_name(door: &Door, name: &[u8]) -> Result<TaskId, Fault> {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest(&SHA256, name).as_ref()[..16]);
     id_of_name(door, "", &Builder::from_custom_bytes(bytes).into_uuid().to_string())
+}
+
+/// The body of a message.
+///
+/// # Errors
+/// If it is too large.
+fn body(door: &Door, message: &Incoming) -> Result<Option<Bytes>, Fault> {
+    let (bytes, limit) = (message.body.as_ref().map_or(0, Bytes::len), door.limits.payload);
+    if bytes > limit {
+        let detail = format!("the body has {bytes} bytes, `limits.payload` allows {limit}");
+        return Err(Fault { pointer: String::new(), code: "too_large", detail });
+    }
+    Ok(message.body.clone())
+}
+
+/// The native headers of the task of a message, if the message has some and the sink of this lane publishes them; `adapt` adds
+/// and leaves out.
+///
+/// # Errors
+/// If there are too many, or they are too large.
+fn native(
+    door: &Door,
+    intake: &Intake,
+    lane: &Lane,
+    message: &Incoming,
+    adapt: impl FnOnce(NativeHeaders) -> NativeHeaders,
+) -> Result<Option<StoredHeaders>, Rejection> {
+    let Some(native) = message.native.clone().filter(|native| intake.sink_kind(lane) == Some(native.kind())) else {
+        return Ok(None);
+    };
+    let of_broker = |name: &str| name.starts_with("nats-") || name.starts_with("kv-");
+    let native = adapt(native.retain(|name| !ABOUT_TASK.contains(&name) && !of_broker(name)));
+    let (count, encoded) = (native.len(), native.encode());
+    match spec::unfit_headers(count, encoded.bytes.len(), &door.limits) {
+        Some((code, detail)) => Err(Rejection::new(code, detail)),
+        None => Ok(Some(StoredHeaders { kind: encoded.kind, bytes: encoded.bytes })),
+    }
 }
 
 /// The instruction for a task of a message, if the limits of the door allow it.

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use punctual_sinks::headers as sink_headers;
 use punctual_sinks::source::Incoming;
 use serde_json::value::RawValue;
@@ -53,6 +54,8 @@ struct Headers {
     /// All others.
     own: Map<String, Value>,
     faults: Vec<Fault>,
+    /// Those of the others, which native headers do not have.
+    own_faults: Vec<Fault>,
 }
 
 /// Reads a message.
@@ -103,18 +106,26 @@ fn put(
         None => id_of_place(door, message),
     };
     let id = id.map_err(|fault| headers.faults.push(fault)).ok();
+    let lane = headers.fields.get("lane").and_then(|lane| lane.parse().ok()).unwrap_or_else(|| door.default_lane());
+    let native = super::native(door, intake, &lane, message, |native| native.retain(travels_on))?;
+    if native.is_some() {
+        headers.own.clear();
+    } else {
+        headers.faults.append(&mut headers.own_faults);
+    }
     let task = json(door, &mut headers, sent).to_string();
     let options =
         ReadOptions { limits: &door.limits, expect_id: false, lane: door.default_lane(), zone: door.zone.as_deref() };
     let read = spec::read_checked(task.as_bytes(), &options, now, &|_, _| None);
     let read = read.map_err(|faults| headers.faults.extend(faults.into_iter().map(by_header))).ok();
-    let payload = payload(message, headers.content_type.take(), door.limits.payload);
+    let payload = super::body(door, message).map(|body| payload(body, headers.content_type.take()));
     let payload = payload.map_err(|fault| headers.faults.push(fault)).ok();
     let (Some(id), Some(read), Some(payload), []) = (id, read, payload, headers.faults.as_slice()) else {
         return Err(Rejection::of(&headers.faults));
     };
     let mut task = read.task;
     task.message.payload = payload;
+    task.message.native = native;
     task.catch_up = task.catch_up.or(door.catch_up);
     let new = NewTask { id, lane: read.lane, task, trace: headers.trace };
     super::put(door, intake, new, headers.id.is_some(), now)
@@ -131,7 +142,7 @@ impl Headers {
                 None if lower.starts_with("nats-") => {}
                 field => match std::str::from_utf8(value) {
                     Ok(value) => headers.add(name, &lower, field, value),
-                    Err(_) => headers.fault(name, "bad_header", "the value is no text in UTF-8"),
+                    Err(_) => headers.fault_of(field.is_none(), name, "bad_header", "the value is no text in UTF-8"),
                 },
             }
         }
@@ -160,8 +171,15 @@ impl Headers {
             None => self.own.insert(name.to_owned(), Value::from(value)).is_some(),
         };
         if former {
-            self.fault(name, "duplicate_field", "this header is repeated");
+            let is_own = field.is_none() && lower != sink_headers::CONTENT_TYPE;
+            self.fault_of(is_own, name, "duplicate_field", "this header is repeated");
         }
+    }
+
+    /// Notes a fault, of one of the others or not.
+    fn fault_of(&mut self, is_own: bool, header: &str, code: &'static str, detail: &str) {
+        let fault = Fault { pointer: header.to_owned(), code, detail: detail.to_owned() };
+        if is_own { &mut self.own_faults } else { &mut self.faults }.push(fault);
     }
 
     fn fault(&mut self, header: &str, code: &'static str, detail: impl Into<String>) {
@@ -226,23 +244,22 @@ fn from_sent(schedule: &mut Map<String, Value>, sent: Timestamp) {
     }
 }
 
+/// Whether a native header travels on, by its name in lower case: it says nothing about the schedule, and has no place of its
+/// own in a task.
+fn travels_on(name: &str) -> bool {
+    !name.starts_with(PREFIX) && ![sink_headers::CONTENT_TYPE, Traceparent::HEADER].contains(&name)
+}
+
 /// The payload, byte for byte. JSON of the type `application/json` is shown as JSON.
-///
-/// # Errors
-/// If it is too large.
-fn payload(message: &Incoming, content_type: Option<String>, limit: usize) -> Result<Payload, Fault> {
-    let Some(bytes) = message.body.clone() else { return Ok(Payload::Tombstone) };
-    if bytes.len() > limit {
-        let detail = format!("the body has {} bytes, `limits.payload` allows {limit}", bytes.len());
-        return Err(Fault { pointer: String::new(), code: "too_large", detail });
-    }
+fn payload(body: Option<Bytes>, content_type: Option<String>) -> Payload {
+    let Some(bytes) = body else { return Payload::Tombstone };
     let is_json = || serde_json::from_slice::<&RawValue>(&bytes).is_ok_and(|json| json.get().len() == bytes.len());
     if bytes.is_empty() {
-        Ok(Payload::Empty)
+        Payload::Empty
     } else if content_type.as_deref() == Some("application/json") && is_json() {
-        Ok(Payload::Json(bytes))
+        Payload::Json(bytes)
     } else {
-        Ok(Payload::Raw { bytes, content_type })
+        Payload::Raw { bytes, content_type }
     }
 }
 

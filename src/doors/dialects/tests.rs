@@ -4,13 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+#[cfg(feature = "rabbitmq")]
+use lapin::{
+    BasicProperties,
+    types::{AMQPValue, FieldTable},
+};
+use punctual_sinks::native::{HeaderList, NativeHeaders};
 use punctual_sinks::source::Incoming;
 use punctual_sinks::{DestinationPatterns, MemorySink, MemorySource};
 
 use super::*;
 use crate::clock::ManualClock;
 use crate::engine::{AllowedTasks, LaneRequirements};
-use crate::task::{CatchUp, Payload, When};
+use crate::task::{CatchUp, Limits, Payload, When};
 use crate::timeline::memory::MemoryTimeline;
 
 const NOON: i64 = 1_795_262_400_000;
@@ -33,17 +39,18 @@ fn message(headers: &[&str]) -> Incoming {
     Incoming {
         place: "17-0".to_owned(),
         time_ms: Some(NOON),
-        key: None,
         body: Some(Bytes::from_static(b"{\"order\": 1}\n")),
         headers: headers.iter().map(header).collect(),
-        receipt: punctual_sinks::source::Receipt::default(),
+        ..Incoming::default()
     }
 }
 
-/// Reads a message a second after noon.
+/// Reads a message a second after noon. The lane `orders` has a sink of the kind `memory`, the other one has none.
 fn read_by(door: &Door, message: &Incoming) -> Result<Instruction, Rejection> {
     let timeline = Arc::new(MemoryTimeline::new(Arc::new(ManualClock::new(at(1000))), 1));
-    let lanes = ["default", "orders"].map(|lane| (lane.parse().unwrap(), LaneRequirements::default()));
+    let sink = Some(Arc::clone(&door.sink)).filter(|sink| sink.kind() == "memory");
+    let lanes = [("default", None), ("orders", sink)]
+        .map(|(lane, sink)| (lane.parse().unwrap(), LaneRequirements { sink, ..LaneRequirements::default() }));
     read(door, &Intake::new(timeline, lanes.into()), message, at(1000))
 }
 
@@ -295,5 +302,174 @@ fn a_record_of_etf1_with_a_fault_is_rejected() {
         (Some("a"), &many, "too_many"),
     ] {
         assert_eq!(read_by(&door, &record(key, headers)).unwrap_err().code, code, "{headers:?}");
+    }
+}
+
+/// Native headers of the kind of the lane `orders`.
+fn native(headers: &[(&str, Option<&'static [u8]>)]) -> Option<NativeHeaders> {
+    let header = |(name, value): &(&str, Option<&'static [u8]>)| ((*name).to_owned(), value.map(Bytes::from_static));
+    Some(NativeHeaders::List(HeaderList { kind: "memory", headers: headers.iter().map(header).collect() }))
+}
+
+#[test]
+fn native_headers_travel_on_if_the_sink_of_the_lane_publishes_them() {
+    let headers =
+        ["punctual-in: 1s", "punctual-destination: orders", "x: 1", "x: 2", "punctual-attempt: 3", "content-type: a/b"];
+    let of_message: Vec<_> = headers
+        .iter()
+        .map(|text| text.split_once(": ").unwrap())
+        .map(|(name, value)| (name, Some(value.as_bytes())))
+        .chain([("none", None), ("traceparent", Some(&b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"[..]))])
+        .collect();
+    let message = Incoming { native: native(&of_message), ..message(&headers) };
+    let on_orders = Door { lane: Some("orders".parse().unwrap()), ..door() };
+    let Ok(Instruction::Put(put)) = read_by(&on_orders, &message) else { panic!("it is put") };
+    let stored = put.new.task.message.native.expect("native headers");
+    assert_eq!(stored.kind, "memory");
+    let names = HeaderList::decode(stored.bytes).unwrap().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(names, ["x", "x", "none"]);
+    assert!(put.new.task.message.headers.is_empty());
+    // Another sink gets text, and cannot carry the repeated name.
+    assert_eq!(read_by(&door(), &message).unwrap_err().code, "duplicate_field");
+    let small = Limits { header_bytes: 10, ..on_orders.limits };
+    assert_eq!(read_by(&Door { limits: small, ..on_orders }, &message).unwrap_err().code, "too_large");
+}
+
+/// A message of RabbitMQ that came by the exchange `orders.delayed`, with properties.
+#[cfg(feature = "rabbitmq")]
+fn from_exchange(exchange: &str, properties: BasicProperties) -> Incoming {
+    let route = Some((exchange.to_owned(), "cancel".to_owned()));
+    Incoming { native: Some(NativeHeaders::RabbitMq(Box::new(properties))), route, ..message(&[]) }
+}
+
+#[cfg(feature = "rabbitmq")]
+fn with_header(name: &str, value: AMQPValue) -> BasicProperties {
+    let mut table = FieldTable::default();
+    table.insert(name.into(), value);
+    BasicProperties::default().with_headers(table)
+}
+
+#[cfg(feature = "rabbitmq")]
+fn by_exchange(dialect: Dialect) -> Door {
+    let exchanges = [("orders.delayed", "orders"), ("celery.delayed", "")];
+    let exchanges = exchanges.map(|(from, to)| (from.to_owned(), to.to_owned())).into();
+    Door { dialect, exchanges, ..door() }
+}
+
+#[cfg(feature = "rabbitmq")]
+#[test]
+fn x_delay_means_what_it_means_to_the_plugin() {
+    let door = by_exchange(Dialect::XDelay);
+    let read = |value: AMQPValue| read_by(&door, &from_exchange("orders.delayed", with_header("x-delay", value)));
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    for (value, due) in [
+        (AMQPValue::LongInt(5000), 5000),
+        (AMQPValue::LongLongInt(5_000_000_000), 5_000_000_000),
+        (AMQPValue::LongUInt(u32::MAX), 4_294_967_295),
+        (AMQPValue::ShortShortInt(-1), 0),
+        (AMQPValue::LongInt(0), 0),
+        (text("7000"), 7000),
+        (text(" -7000"), 0),
+        (AMQPValue::Double(1500.9), 1500),
+        (AMQPValue::Boolean(true), 0),
+        (AMQPValue::Void, 0),
+    ] {
+        let Ok(Instruction::Put(put)) = read(value.clone()) else { panic!("{value:?}: {:?}", read(value.clone())) };
+        assert_eq!((put.due, put.names_id), (at(due), false), "{value:?}");
+        assert_eq!(put.new.task.message.destination.as_deref(), Some("orders/cancel"));
+        let negated = put.new.task.message.headers.get("x-delay").cloned();
+        assert_eq!(negated, (due > 0).then(|| (-due).to_string()), "{value:?}");
+    }
+    for (value, code) in [
+        (text("soon"), "bad_delay"),
+        (text("1500.5"), "bad_delay"),
+        (AMQPValue::Double(f64::NAN), "bad_delay"),
+        (AMQPValue::LongLongInt(i64::MAX), "out_of_range"),
+        (AMQPValue::Double(1e300), "out_of_range"),
+    ] {
+        assert_eq!(read(value.clone()).unwrap_err().code, code, "{value:?}");
+    }
+    let missing = read_by(&door, &from_exchange("orders.delayed", BasicProperties::default()));
+    assert!(matches!(missing, Ok(Instruction::Put(put)) if put.due == at(0)), "it is due at once");
+    let unknown = from_exchange("other", with_header("x-delay", AMQPValue::LongInt(1)));
+    assert_eq!(read_by(&door, &unknown).unwrap_err().code, "unknown_exchange");
+    let to_queue = from_exchange("celery.delayed", with_header("x-delay", AMQPValue::LongInt(1)));
+    let Ok(Instruction::Put(put)) = read_by(&door, &to_queue) else { panic!("it is put") };
+    assert_eq!(put.new.task.message.destination.as_deref(), Some("cancel"), "a queue, by the default exchange");
+    // Without a time, the delay counts from the put.
+    let timeless = Incoming { time_ms: None, ..to_queue };
+    let Ok(Instruction::Put(put)) = read_by(&door, &timeless) else { panic!("it is put") };
+    assert_eq!((put.new.task.schedule.when, put.due), (When::In(Duration::from_millis(1)), at(1001)));
+}
+
+#[cfg(feature = "rabbitmq")]
+#[test]
+fn what_punctual_has_published_is_delayed_again_and_otherwise_a_loop() {
+    let door = by_exchange(Dialect::XDelay);
+    for (delay, is_loop) in [(5000, false), (0, true), (-5000, true)] {
+        let mut message = from_exchange("orders.delayed", with_header("x-delay", AMQPValue::LongInt(delay)));
+        message.headers.push(("punctual-task".to_owned(), Bytes::from_static(b"a")));
+        let code = read_by(&door, &message).err().map(|why| why.code);
+        assert_eq!(code, is_loop.then_some("loop"), "{delay}");
+    }
+}
+
+#[cfg(feature = "rabbitmq")]
+#[test]
+fn an_expiration_is_a_delay_and_the_smaller_of_two_counts() {
+    let door = |delay: Option<u64>| Door {
+        dialect: Dialect::Expiration,
+        to: Some("dead/cancel".to_owned()),
+        delay: delay.map(Duration::from_millis),
+        ..door()
+    };
+    let message = |expiration: Option<&str>| {
+        let properties = BasicProperties::default();
+        let with = expiration.map(|text| properties.clone().with_expiration(text.into()));
+        from_exchange("", with.unwrap_or(properties))
+    };
+    for (expiration, delay, due) in [
+        (Some("300"), None, Some(300)),
+        (Some("300"), Some(3000), Some(300)),
+        (Some("5000"), Some(3000), Some(3000)),
+        (None, Some(3000), Some(3000)),
+        (None, None, None),
+        (Some("soon"), None, None),
+    ] {
+        match (read_by(&door(delay), &message(expiration)), due) {
+            (Ok(Instruction::Put(put)), Some(due)) => {
+                assert_eq!(put.due, at(due), "{expiration:?} {delay:?}");
+                assert_eq!(put.new.task.message.destination.as_deref(), Some("dead/cancel"));
+            }
+            (Err(why), None) => assert_eq!(why.code, "no_delay"),
+            (other, _) => panic!("{expiration:?} {delay:?}: {other:?}"),
+        }
+    }
+}
+
+#[cfg(feature = "rabbitmq")]
+#[test]
+fn a_task_of_celery_is_due_at_its_eta() {
+    let door = by_exchange(Dialect::Celery);
+    let read = |eta: AMQPValue| {
+        let properties = with_header("eta", eta);
+        let mut table = properties.headers().clone().unwrap();
+        table.insert("id".into(), AMQPValue::LongString("5f2c".into()));
+        read_by(&door, &from_exchange("celery.delayed", properties.with_headers(table)))
+    };
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    for (eta, due) in [
+        (text("2026-11-21T12:00:05+00:00"), 5000),
+        (text("2026-11-21T13:00:05.000001+01:00"), 5001),
+        (text("2026-11-21T12:00:05"), 5000),
+        (text("2026-11-21T12:00:05.250000"), 5250),
+        (AMQPValue::Void, 0),
+    ] {
+        let Ok(Instruction::Put(put)) = read(eta.clone()) else { panic!("{eta:?}: {:?}", read(eta.clone())) };
+        assert_eq!((put.due, put.new.id.as_str(), put.names_id), (at(due), "5f2c", true), "{eta:?}");
+        assert_eq!(put.new.task.message.destination.as_deref(), Some("cancel"));
+    }
+    for eta in [text("tomorrow"), text(""), AMQPValue::LongInt(5)] {
+        assert_eq!(read(eta.clone()).unwrap_err().code, "bad_time", "{eta:?}");
     }
 }

@@ -238,6 +238,9 @@ pub(in crate::http) struct JsonMessage {
     /// or `nats-`, and `idempotency-key`, `payload`, `content-type`, `cc` and `bcc` are reserved.
     #[schema(required = false)]
     headers: BTreeMap<String, String>,
+    /// More headers, in the form of a broker. Only in answers, for tasks that a door has read from a message.
+    #[schema(required = false, read_only)]
+    native: NativeHeadersSchema,
     /// Any JSON, published byte for byte as in the request; up to 512 KiB unless configured otherwise.
     #[schema(required = false)]
     payload: serde_json::Value,
@@ -245,6 +248,18 @@ pub(in crate::http) struct JsonMessage {
     /// lanes with a Kafka sink only.
     #[schema(required = false)]
     tombstone: bool,
+}
+
+/// Headers in the form of a broker, which says more than a text for each name.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NativeHeaders)]
+pub(in crate::http) struct NativeHeadersSchema {
+    /// The kind of broker. Only a sink of this kind publishes them.
+    kind: String,
+    /// The encoded headers.
+    #[schema(content_encoding = "base64")]
+    base64: String,
 }
 
 /// A message with bytes that are not JSON.
@@ -260,6 +275,9 @@ pub(in crate::http) struct BytesMessage {
     /// As in `JsonMessage`.
     #[schema(required = false)]
     headers: BTreeMap<String, String>,
+    /// As in `JsonMessage`.
+    #[schema(required = false, read_only)]
+    native: NativeHeadersSchema,
     /// In standard base64.
     #[schema(content_encoding = "base64")]
     payload_base64: String,

@@ -28,7 +28,7 @@ pub(super) fn read(field: Field<'_, '_>, limits: &Limits) -> Option<Message> {
     let headers = object.optional("headers", |field| headers(field, limits));
     let payload = payload(&mut object, limits);
     object.end();
-    Some(Message { destination, key, headers: headers.unwrap_or_default(), payload })
+    Some(Message { destination, key, headers: headers.unwrap_or_default(), native: None, payload })
 }
 
 /// Parses a text of `low` to 1024 bytes without control characters.
@@ -69,17 +69,21 @@ fn headers(field: Field<'_, '_>, limits: &Limits) -> Option<BTreeMap<String, Str
 }
 
 /// The code and the detail of the fault, if a message has more headers than the limits allow.
-#[must_use]
-pub fn too_many_headers(count: usize, limits: &Limits) -> Option<(&'static str, String)> {
+fn too_many_headers(count: usize, limits: &Limits) -> Option<(&'static str, String)> {
     let detail = || format!("there are {count} headers, `limits.headers` allows {}", limits.headers);
     (count > limits.headers).then(|| ("too_many", detail()))
 }
 
 /// The code and the detail of the fault, if names and values of all headers have more bytes than the limits allow.
-#[must_use]
-pub fn too_large_headers(bytes: usize, limits: &Limits) -> Option<(&'static str, String)> {
+fn too_large_headers(bytes: usize, limits: &Limits) -> Option<(&'static str, String)> {
     let detail = || format!("all headers have {bytes} bytes, `limits.header_bytes` allows {}", limits.header_bytes);
     (bytes > limits.header_bytes).then(|| ("too_large", detail()))
+}
+
+/// The code and the detail of the first fault of so many headers, whose names and values have so many bytes together.
+#[must_use]
+pub fn unfit_headers(count: usize, bytes: usize, limits: &Limits) -> Option<(&'static str, String)> {
+    too_many_headers(count, limits).or_else(|| too_large_headers(bytes, limits))
 }
 
 /// Whether a header can be one of a message: its name and value follow the rules, and punctual writes none of that name.

@@ -51,6 +51,7 @@ fn a_task_with_everything_is_read() {
         destination: Some("orders.timeout".into()),
         key: Some("order-123".into()),
         headers: [("tenant".to_owned(), "acme".to_owned())].into(),
+        native: None,
         payload: Payload::Json(Bytes::from_static(b"{\"order\": 123}")),
     };
     let task = Task { schedule, message, retry: Some(RetryPolicy::DEFAULT), catch_up: Some(CatchUp::All) };

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::task::duration::format;
-use crate::task::{Lane, Message, Payload, RetryPolicy, Schedule, Task, When};
+use crate::task::{Lane, Message, Payload, RetryPolicy, Schedule, StoredHeaders, Task, When};
 
 /// The task as JSON in the form that [`read`](super::read) parses, with `lane`; payloads byte for byte.
 #[must_use]
@@ -68,6 +68,8 @@ pub(crate) struct MessageView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) headers: Option<&'a BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) native: Option<NativeView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) payload: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) payload_base64: Option<String>,
@@ -75,6 +77,13 @@ pub(crate) struct MessageView<'a> {
     pub(crate) content_type: Option<&'a str>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) tombstone: bool,
+}
+
+/// Native headers; only shown, because requests cannot write them.
+#[derive(Serialize)]
+pub(crate) struct NativeView<'a> {
+    pub(crate) kind: &'a str,
+    pub(crate) base64: String,
 }
 
 #[derive(Default, Serialize)]
@@ -123,11 +132,18 @@ impl MessageView<'_> {
             destination: message.destination.as_deref(),
             key: message.key.as_deref(),
             headers: Some(&message.headers).filter(|headers| !headers.is_empty()),
+            native: message.native.as_ref().map(NativeView::of),
             payload,
             payload_base64: raw.map(|bytes| STANDARD.encode(bytes)),
             content_type,
             tombstone: message.payload.is_tombstone(),
         }
+    }
+}
+
+impl NativeView<'_> {
+    fn of(native: &StoredHeaders) -> NativeView<'_> {
+        NativeView { kind: &native.kind, base64: STANDARD.encode(&native.bytes) }
     }
 }
 

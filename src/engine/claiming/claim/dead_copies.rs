@@ -220,6 +220,7 @@ mod tests {
             attempt: 1,
             destination: "dead".to_owned(),
             record_key: None,
+            native: None,
             headers: Vec::new(),
             is_tombstone: false,
             content_type: None,

@@ -13,7 +13,7 @@ use crate::engine::context::LaneContext;
 use crate::engine::destinations::failed_attempts::{FailedAttemptEntry, FailedAttempts};
 use crate::engine::destinations::failure_quota::{QuotaReason, QuotaRequest, QuotaShare};
 use crate::task::record::RecordError;
-use crate::task::{CatchUp, CatchUpLimits, Counts, NextDue, NextDueSearch, Record, Traceparent};
+use crate::task::{CatchUp, CatchUpLimits, Counts, NextDue, NextDueSearch, Record, StoredHeaders, Traceparent};
 use crate::timeline::{DeadRecord, Occurrence, Settlement, Verdict};
 
 /// An occurrence from its claim to its verdict. The record stays encoded and is parsed again only for a retry or a
@@ -122,6 +122,7 @@ impl Flight {
             attempt: self.publishes,
             destination,
             record_key: message.key.clone(),
+            native: message.native.as_ref().map(sink_form),
             headers,
             content_type: message.payload.content_type().map(str::to_owned),
             payload: message.payload.bytes(),
@@ -259,6 +260,11 @@ impl Flight {
         self.occurrence.record = Bytes::new();
         Settlement { member: self.occurrence.member.clone(), due: self.occurrence.due, verdict }
     }
+}
+
+/// Native headers as a sink takes them.
+fn sink_form(native: &StoredHeaders) -> punctual_sinks::Native {
+    punctual_sinks::Native { kind: native.kind.clone(), bytes: native.bytes.clone() }
 }
 
 /// The headers of the task, and the trace of the request that put it unless the task has a trace header of its own.

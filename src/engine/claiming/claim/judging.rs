@@ -14,6 +14,7 @@ use super::flight::{Flight, FlightStage};
 use super::outbox::{PublishBatch, SinkAnswer};
 use super::task::{ClaimContext, ClaimState, Decision};
 use crate::engine::claiming::judge::{Facts, Judgement, Reason, judge};
+use crate::engine::context::LaneContext;
 use crate::engine::destinations::failure_quota::QuotaReason;
 use crate::engine::destinations::{FailedPublish, FailureContext, Health};
 use crate::engine::event_log::LOG_PAUSE;
@@ -31,6 +32,15 @@ const NO_TOMBSTONES: &str = "a tombstone is for Kafka; this sink has no messages
 
 /// Maximum number of answers that are handled in one step.
 const MAX_ANSWERS_AT_ONCE: usize = 1000;
+
+/// Warns if a message loses headers, because the lane has got another kind of sink since a door put its task.
+fn log_other_kind(record: &Record, lane: &LaneContext) {
+    let Some(native) = &record.task.message.native else { return };
+    let kind = lane.sink.sink.kind();
+    if native.kind != kind && lane.sink.native_log.passes(LOG_PAUSE) {
+        warn!(sink = lane.sink.name, lane = %lane.lane, kind, "messages lose their headers: these are for {}", native.kind);
+    }
+}
 
 /// Warns if the broker has dropped the first publish of an occurrence as a duplicate, because the consumers will not
 /// get this message. Does not warn if an earlier publish is likely. That is after an expired lease, after a requeue,
@@ -71,6 +81,7 @@ impl ClaimState {
                 self.decide(index, Decision::Dead(Reason::Rejected, NO_TOMBSTONES.to_owned()));
                 continue;
             }
+            log_other_kind(record, &self.claim.lane);
             let flight = &mut self.flights[index];
             if flight.publishes > 0 {
                 sink.metrics.retries.inc();

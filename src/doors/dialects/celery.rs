@@ -1,0 +1,45 @@
+//! The dialect `celery`: tasks of Celery with an `eta` or a `countdown`. <https://docs.celeryq.dev/en/stable/internals/protocol.html>
+//!
+//! - The header `eta` is the due, the header `id` the id of the task.
+//! - The option `exchanges` tells the exchange for each exchange that a message came by. Its routing key stays.
+
+use std::time::Duration;
+
+use punctual_sinks::native::HeaderValue;
+use punctual_sinks::source::Incoming;
+
+use super::foreign::{ForeignTask, after, destination_by_exchange, header};
+use super::{Instruction, Rejection, id_of_foreign_name};
+use crate::clock::Timestamp;
+use crate::doors::Door;
+use crate::engine::Intake;
+use crate::task::{When, spec};
+
+/// Reads a message.
+///
+/// # Errors
+/// Why it is rejected.
+pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timestamp) -> Result<Instruction, Rejection> {
+    let destination = destination_by_exchange(door, message)?;
+    let when = match header(message, "eta") {
+        None | Some(HeaderValue::Other) => after(message, now, Duration::ZERO)?,
+        Some(eta) => {
+            let text = eta.text().unwrap_or_default();
+            let bad = || Rejection::new("bad_time", format!("the header `eta` is a time in ISO 8601, not `{text}`"));
+            When::At(time(&text).ok_or_else(bad)?)
+        }
+    };
+    let id = match header(message, "id") {
+        Some(HeaderValue::Text(id)) if !id.is_empty() => Some(id_of_foreign_name(door, id.as_bytes())),
+        _ => None,
+    };
+    let id = id.transpose().map_err(|fault| Rejection::of(&[fault]))?;
+    let (key, headers, drops_expiration) = (None, Vec::new(), false);
+    ForeignTask { door, intake, message, now, id, when, destination, key, headers, drops_expiration }.put()
+}
+
+/// A time in ISO 8601. It is in UTC if it has no offset.
+fn time(text: &str) -> Option<Timestamp> {
+    let time = spec::parse_time(text).or_else(|| spec::parse_time(&format!("{text}Z")));
+    time.filter(|time| time.is_valid_due())
+}
