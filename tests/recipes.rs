@@ -3,11 +3,14 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
+use lapin::ExchangeKind;
 use serde_json::json;
 
 use crate::consumers::{OCCURRENCES, occurrences, publish};
 use crate::support::nats::NatsServer;
+use crate::support::patient;
 use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
 
@@ -109,4 +112,44 @@ fn a_generated_client_puts_lists_cancels_and_reads_typed_problems() {
     assert!(lines[0].starts_with("put: created 20"), "{used}");
     let problem = "problem: 404 unknown there is no task `order-1.unpaid`";
     assert_eq!(lines[1..], ["dead: 0", "cancel: cancelled", problem, "fault: /schedule/in bad_duration"], "{used}");
+}
+
+/// Celery's worker runs what punctual publishes: at its time, once, and again after a retry with a countdown.
+#[test]
+#[ignore = "needs Celery from PyPI: make test-examples"]
+fn celery_runs_tasks_that_waited_in_punctual() {
+    let rabbit = RabbitServer::start("", &[], &[]);
+    rabbit.declare_queues("", &["celery", "punctual.celery", "punctual.rejected"]);
+    rabbit.bind("", "punctual", ExchangeKind::Topic, "punctual.celery");
+    let url = rabbit.url("");
+    let _instance = Punctual::start(&format!(
+        "[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"{url}\"\n[doors.celery]\nsink = \"default\"\n\
+         from = \"punctual.celery\"\nrejected = \"punctual.rejected\"\ndialect = \"celery\"\nexchanges = [\"punctual=\"]\n"
+    ));
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let mut worker = Command::new(cache("python/bin/celery"))
+        .args(["--app", "celery_shop", "--workdir", "examples/python", "worker", "--pool", "solo"])
+        .env("CELERY_BROKER", &url)
+        .stdout(log.reopen().expect("the file"))
+        .stderr(log.reopen().expect("the file"))
+        .spawn()
+        .expect("a worker");
+    run(python("celery_shop.py").env("CELERY_BROKER", &url));
+    let lines = || {
+        let text = std::fs::read_to_string(log.path()).expect("the log");
+        let lines = text.lines().filter_map(|line| line.split_once("cancel order ").map(|(_, rest)| rest.to_owned()));
+        lines.collect::<Vec<_>>()
+    };
+    let done = patient(Duration::from_secs(30), || lines().len() >= 5);
+    // Nothing is run twice.
+    std::thread::sleep(Duration::from_secs(1));
+    worker.kill().and_then(|()| worker.wait()).expect("it ends");
+    let text = std::fs::read_to_string(log.path()).expect("the log");
+    assert!(done && lines().len() == 5, "{text}");
+    let orders: Vec<String> = lines().iter().map(|line| line[..1].to_owned()).collect();
+    assert_eq!(orders, ["4", "2", "3", "1", "2"], "{text}");
+    for line in lines() {
+        let late: i64 = line.split(' ').nth(1).and_then(|number| number.parse().ok()).expect("a number");
+        assert!(late >= 0, "early: {line}");
+    }
 }

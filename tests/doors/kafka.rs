@@ -248,6 +248,20 @@ fn a_missing_topic_is_waited_for_and_a_broker_that_was_away_is_found_again() {
     assert_eq!(super::check(&config).0, Some(0));
 }
 
+#[test]
+fn repeated_binary_and_missing_headers_reach_the_consumer() {
+    let Some((timeline, kafka)) = servers(1) else { return };
+    let instance = Punctual::start(&config(&timeline, &kafka, "destination = \"out\"\n"));
+    // `kcat` writes a header without `=` without a value.
+    send(&kafka, &["punctual-in=1ms", "x=1", "binary=\u{e9}\u{1}", "none", "x=2", "punctual-attempt=7"], "{}\n");
+    assert!(patient(PATIENCE, || !kafka.records("out").is_empty()), "{}", instance.log());
+    let record = kafka.records("out").remove(0);
+    let own: Vec<_> = record.headers.iter().filter(|(name, _)| !name.contains('-')).collect();
+    let own: Vec<_> = own.into_iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
+    assert_eq!(own, [("x", Some("1")), ("binary", Some("\u{e9}\u{1}")), ("none", None), ("x", Some("2"))]);
+    assert_eq!(record.header("punctual-attempt"), Some("1"));
+}
+
 /// What the published example of that scheduler sends: a schedule, one that is reset, and one that is deleted.
 #[test]
 fn records_of_etf1_are_published_reset_and_deleted() {

@@ -1,9 +1,7 @@
 //! Messages that were written for other programs, over a real RabbitMQ: their headers and properties reach the consumer.
 
 use lapin::message::Delivery;
-use lapin::options::{
-    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
-};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, ExchangeKind};
 
@@ -29,21 +27,6 @@ fn publish(rabbit: &RabbitServer, exchange: &str, key: &str, body: &[u8], proper
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let sent = channel.basic_publish(exchange.into(), key.into(), options, body, properties).await;
         assert_eq!(sent.expect("it is sent").await.expect("no error"), Confirmation::Ack(None));
-    });
-}
-
-/// Declares exchanges and binds the queues `in` and `out` of a test to them.
-fn bind(rabbit: &RabbitServer, bindings: &[(&str, ExchangeKind, &str)]) {
-    rabbit.with_channel("", async |channel: Channel| {
-        for (exchange, kind, queue) in bindings {
-            let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-            let (exchange, queue): (ShortString, ShortString) = ((*exchange).into(), (*queue).into());
-            let declared = channel.exchange_declare(exchange.clone(), kind.clone(), durable, FieldTable::default());
-            declared.await.expect("an exchange");
-            let bound =
-                channel.queue_bind(queue, exchange, "#".into(), QueueBindOptions::default(), FieldTable::default());
-            bound.await.expect("a binding");
-        }
     });
 }
 
@@ -73,7 +56,8 @@ fn published(rabbit: &RabbitServer, instance: &Punctual) -> Delivery {
 #[test]
 fn a_message_for_the_plugin_arrives_as_from_the_plugin() {
     let Some((timeline, rabbit)) = servers() else { return };
-    bind(&rabbit, &[("orders.delayed", ExchangeKind::Topic, "punctual.in"), ("orders", ExchangeKind::Topic, "out")]);
+    rabbit.bind("", "orders.delayed", ExchangeKind::Topic, "punctual.in");
+    rabbit.bind("", "orders", ExchangeKind::Topic, "out");
     let instance = start(&timeline, &rabbit, "dialect = \"x-delay\"\nexchanges = [\"orders.delayed=orders\"]");
     let headers = table(&[
         ("x-delay", AMQPValue::LongInt(300)),
@@ -143,7 +127,7 @@ fn a_rejected_message_keeps_its_properties() {
     let headers = table(&[("id", text("a")), ("eta", text("tomorrow")), ("retries", AMQPValue::LongInt(0))]);
     let properties =
         BasicProperties::default().with_correlation_id("c1".into()).with_expiration("1".into()).with_headers(headers);
-    bind(&rabbit, &[("celery.delayed", ExchangeKind::Topic, "punctual.in")]);
+    rabbit.bind("", "celery.delayed", ExchangeKind::Topic, "punctual.in");
     publish(&rabbit, "celery.delayed", "celery", b"[]", properties);
     assert!(patient(PATIENCE, || rabbit.count("", "punctual.rejected") == 1), "{}", instance.log());
     let copy = rabbit.queue("", "punctual.rejected").remove(0);

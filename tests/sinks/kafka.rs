@@ -34,7 +34,15 @@ impl Broker for KafkaServer {
             .map(|record| {
                 let key = record.header("idempotency-key").expect("a key").to_owned();
                 assert_eq!(record.key.as_deref(), record.header("punctual-task").map(str::as_bytes));
-                Received { key, headers: record.headers.into_iter().collect(), payload: record.payload }
+                Received {
+                    key,
+                    headers: record
+                        .headers
+                        .into_iter()
+                        .map(|(name, value)| (name, value.unwrap_or_default()))
+                        .collect(),
+                    payload: record.payload,
+                }
             })
             .collect()
     }

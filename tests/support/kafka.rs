@@ -117,7 +117,8 @@ pub(crate) struct Record {
     pub(crate) partition: i64,
     /// The key that chose its partition.
     pub(crate) key: Option<Vec<u8>>,
-    pub(crate) headers: Vec<(String, String)>,
+    /// Names and values; a value may be missing.
+    pub(crate) headers: Vec<(String, Option<String>)>,
     pub(crate) payload: Vec<u8>,
     /// Send time by the sender's clock, or arrival time if the topic says so; in ms since 1970.
     pub(crate) stamp: i64,
@@ -126,7 +127,7 @@ pub(crate) struct Record {
 impl Record {
     /// A header by name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(known, _)| known == name)?.1.as_deref()
     }
 }
 
@@ -165,12 +166,12 @@ fn record(line: &str) -> Record {
         let byte = |character| u8::try_from(character).expect("a byte");
         value.as_str().map(|text| text.chars().map(byte).collect::<Vec<u8>>())
     };
-    let text = |value| String::from_utf8(bytes(value).expect("a text")).expect("a text");
+    let text = |value| bytes(value).map(|bytes| String::from_utf8(bytes).expect("a text"));
     let headers = value["headers"].as_array().map_or(&[][..], Vec::as_slice);
     Record {
         partition: value["partition"].as_i64().expect("a partition"),
         key: bytes(&value["key"]),
-        headers: headers.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect(),
+        headers: headers.chunks_exact(2).map(|pair| (text(&pair[0]).expect("a name"), text(&pair[1]))).collect(),
         payload: bytes(&value["payload"]).unwrap_or_default(),
         stamp: value["ts"].as_i64().expect("a time"),
     }

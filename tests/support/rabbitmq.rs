@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::message::Delivery;
-use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions, QueueDeclareOptions};
+use lapin::options::{
+    BasicCancelOptions, BasicConsumeOptions, BasicGetOptions, BasicNackOptions, ExchangeDeclareOptions,
+    QueueBindOptions, QueueDeclareOptions,
+};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, ConnectionProperties};
+use lapin::{Channel, ConnectionProperties, ExchangeKind};
 use punctual_lab::servers::{RabbitOptions, rabbitmqctl, start_rabbitmq};
 use punctual_lab::testing::block_on;
 use tokio::time::timeout;
@@ -68,6 +71,18 @@ impl RabbitServer {
             }
             let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
             channel.queue_declare(name.into(), options, table).await.expect("a queue");
+        });
+    }
+
+    /// Declares a durable exchange, and binds a queue to it with the key `#`.
+    pub(crate) fn bind(&self, vhost: &str, exchange: &str, kind: ExchangeKind, queue: &str) {
+        self.with_channel(vhost, async |channel: Channel| {
+            let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+            let declared = channel.exchange_declare(exchange.into(), kind, options, FieldTable::default());
+            declared.await.expect("an exchange");
+            let (options, table) = (QueueBindOptions::default(), FieldTable::default());
+            let bound = channel.queue_bind(queue.into(), exchange.into(), "#".into(), options, table);
+            bound.await.expect("a binding");
         });
     }
 

@@ -31,9 +31,22 @@ impl Fleet {
         count: usize,
         lanes: &[LaneAndDestination<'_>],
     ) -> anyhow::Result<Fleet> {
+        Fleet::start_with(setup, count, lanes, "").await
+    }
+
+    /// Like [`start`](Fleet::start), with more sections of the configuration.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) async fn start_with(
+        setup: &BenchSetup,
+        count: usize,
+        lanes: &[LaneAndDestination<'_>],
+        more: &str,
+    ) -> anyhow::Result<Fleet> {
         let mut instances = Vec::with_capacity(count);
         for number in 0..count {
-            let instance = Instance::new(&setup.program, number, |api| configuration(api, setup, lanes))?;
+            let instance = Instance::new(&setup.program, number, |api| Ok(configuration(api, setup, lanes)? + more))?;
             instance.start().await?;
             instances.push(instance);
         }

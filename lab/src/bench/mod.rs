@@ -9,6 +9,7 @@ mod baseline;
 mod broker_side;
 mod cluster;
 mod cores;
+mod door;
 mod fleet;
 mod growth;
 mod herd;
@@ -74,6 +75,8 @@ pub enum Bench {
     Death,
     /// The cost of an occurrence in clusters with different numbers of masters.
     Cluster,
+    /// Tasks from the messages of a broker per second.
+    Door,
 }
 
 /// The options of a bench. Each bench uses some of them.
@@ -150,6 +153,7 @@ impl Bench {
             Bench::Fleet => "fleet",
             Bench::Death => "death",
             Bench::Cluster => "cluster",
+            Bench::Door => "door",
         }
     }
 
@@ -211,6 +215,7 @@ async fn on_servers(
             Bench::Fleet => sharing::fleet(&setup, options, tell).await,
             Bench::Death => sharing::death(&setup, options, tell).await,
             Bench::Cluster => cluster::run(&setup, options, tell).await,
+            Bench::Door => door::run(&setup, options, tell).await,
         }
     };
     let measured = tokio::select! {

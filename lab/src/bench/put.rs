@@ -77,18 +77,18 @@ pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -
 }
 
 /// The puts of one part.
-struct Load<'a> {
-    name: &'a str,
-    connections: u64,
+pub(super) struct Load<'a> {
+    pub(super) name: &'a str,
+    pub(super) connections: u64,
     /// Tasks per connection.
-    each: u64,
-    in_batch: bool,
-    payload: usize,
+    pub(super) each: u64,
+    pub(super) in_batch: bool,
+    pub(super) payload: usize,
 }
 
 impl Load<'_> {
     /// Puts all; returns the duration in seconds. Checks that they are stored, then removes them.
-    async fn put(&self, setup: &BenchSetup, api: SocketAddr) -> anyhow::Result<f64> {
+    pub(super) async fn put(&self, setup: &BenchSetup, api: SocketAddr) -> anyhow::Result<f64> {
         let due = setup.probe.now().plus(TIME_AHEAD);
         let payload = tasks::payload(self.payload);
         let body = format!(
@@ -126,7 +126,7 @@ impl Load<'_> {
 }
 
 /// Number of tasks in the timeline.
-async fn count(setup: &BenchSetup) -> anyhow::Result<u64> {
+pub(super) async fn count(setup: &BenchSetup) -> anyhow::Result<u64> {
     let namespace = setup.namespace()?;
     let keys: Vec<String> = Shard::all(SHARDS).map(|shard| Keys::new(&namespace, shard).tasks()).collect();
     Ok(setup.probe.fields(&keys).await?)

@@ -135,6 +135,23 @@ pub(super) enum BenchCommand {
         #[command(flatten)]
         shape: Shape,
     },
+    /// How many messages a second a door turns into tasks, beside a consumer alone and puts over HTTP alone
+    Door {
+        #[command(flatten)]
+        place: Place,
+        /// How many messages wait for the door
+        #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        tasks: u64,
+        /// How many are sent each second after that
+        #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        rate: u32,
+        /// Bytes of each payload
+        #[arg(long, value_name = "BYTES", default_value_t = 200, value_parser = clap::value_parser!(u32).range(2..=524_288))]
+        payload: u32,
+        /// Show the figures as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// How late messages are when one instance is killed, and when two are
     Death {
         #[command(flatten)]
@@ -270,6 +287,11 @@ impl BenchCommand {
                 let masters = rising(masters).into_iter().map(usize::from).collect();
                 options = Options { bench: Bench::Cluster, tasks: *tasks, masters, ..sink.of(options)? };
                 shape.of(&mut options)
+            }
+            BenchCommand::Door { place, tasks, rate, payload, json } => {
+                let (tasks, rate, payload) = (*tasks, *rate, usize::try_from(*payload).unwrap_or(usize::MAX));
+                options = Options { bench: Bench::Door, tasks, rate, payload, ..place.of(options)? };
+                *json
             }
             BenchCommand::Death { place, steady: Steady { rate, seconds }, instances, payload } => {
                 let (rate, seconds, instances) = (*rate, *seconds, vec![usize::from(*instances)]);

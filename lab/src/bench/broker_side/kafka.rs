@@ -83,6 +83,10 @@ impl BrokerSide for Topics {
         }
     }
 
+    async fn make_source(&self, destination: &str) -> Result<String> {
+        Ok(destination.to_owned())
+    }
+
     async fn held(&self, destination: &str) -> Result<u64> {
         let (metadata_consumer, topic) = (Arc::clone(&self.metadata_consumer), destination.to_owned());
         let counted = tokio::task::spawn_blocking(move || {

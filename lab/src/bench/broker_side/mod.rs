@@ -25,6 +25,9 @@ pub(super) trait BrokerSide: Send + Sync {
     /// Creates a destination of the bench's own.
     async fn make(&self, destination: &str) -> anyhow::Result<()>;
 
+    /// Creates what else a door needs to read a destination from its first message on. Returns the `from` of the door.
+    async fn make_source(&self, destination: &str) -> anyhow::Result<String>;
+
     /// Number of messages in a destination.
     async fn held(&self, destination: &str) -> anyhow::Result<u64>;
 

@@ -12,6 +12,9 @@ use tokio::time::Instant;
 
 use super::{ANSWER_TIMEOUT, BrokerSide, Take};
 
+/// Maximum number of messages that a door has not acknowledged: more than its two batches.
+const MAX_ACK_PENDING: i64 = 10_000;
+
 /// A NATS server with streams.
 pub(super) struct Streams {
     context: Context,
@@ -38,6 +41,17 @@ impl BrokerSide for Streams {
         };
         self.context.create_stream(config).await.context("making a stream")?;
         Ok(())
+    }
+
+    async fn make_source(&self, destination: &str) -> Result<String> {
+        let stream = self.context.get_stream(destination).await.context("looking at a stream")?;
+        let config = pull::Config {
+            durable_name: Some("punctual".to_owned()),
+            max_ack_pending: MAX_ACK_PENDING,
+            ..pull::Config::default()
+        };
+        stream.create_consumer(config).await.context("making a consumer")?;
+        Ok(format!("{destination}/punctual"))
     }
 
     async fn held(&self, destination: &str) -> Result<u64> {

@@ -31,6 +31,13 @@ impl BrokerSide for Streams {
         Ok(())
     }
 
+    async fn make_source(&self, destination: &str) -> anyhow::Result<String> {
+        let mut make = redis::cmd("XGROUP");
+        make.arg("CREATE").arg(destination).arg("punctual").arg(0).arg("MKSTREAM");
+        let () = make.query_async(&mut self.connection.clone()).await?;
+        Ok(format!("{destination}/punctual"))
+    }
+
     async fn held(&self, destination: &str) -> anyhow::Result<u64> {
         Ok(redis::cmd("XLEN").arg(destination).query_async(&mut self.connection.clone()).await?)
     }
