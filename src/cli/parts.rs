@@ -329,7 +329,7 @@ mod tests {
             "`doors.two.past` (p.toml:26): `put` or `drop` is expected",
             "`doors.three.rejected` (p.toml:30): the door would read its own rejected messages again",
             "`doors.three.lane` (p.toml:31): `nowhere` is not configured",
-            "`doors.three.dialect` (p.toml:32): `morse`: one of `own`, `etf1`, `x-delay`, ",
+            "`doors.three.dialect` (p.toml:32): `morse`: one of `own`, `etf1`, `sky`, ",
             "`doors.three.snik` (p.toml:33): there is no such option",
         ] {
             assert!(faults.contains(line), "no `{line}` in:\n{faults}");

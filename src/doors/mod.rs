@@ -40,6 +40,8 @@ string_enum! {
         Own = "own",
         /// As the Kafka message scheduler of etf1 has it: headers that begin with `scheduler-`. Only for Kafka.
         Etf1 = "etf1",
+        /// As the Kafka message scheduler of sky-uk has it: the schedule is the value, in JSON or Avro. Only for Kafka.
+        Sky = "sky",
         /// As RabbitMQ's plugin of delayed messages has it: the header `x-delay`. Only for RabbitMQ.
         XDelay = "x-delay",
         /// As for a queue in which messages wait until they expire. Only for RabbitMQ.
@@ -55,7 +57,7 @@ impl Dialect {
     pub fn broker(self) -> Option<&'static str> {
         match self {
             Dialect::Own => None,
-            Dialect::Etf1 => Some("kafka"),
+            Dialect::Etf1 | Dialect::Sky => Some("kafka"),
             Dialect::XDelay | Dialect::Expiration | Dialect::Celery => Some("rabbitmq"),
         }
     }

@@ -278,6 +278,14 @@ fn the_commands_of_the_readme_for_kafka_work() {
     });
     let records: Vec<_> = printed.lines().filter(|line| line.contains("idempotency-key=order-125.unpaid:")).collect();
     assert!(records.len() == 1 && records[0].ends_with(" {\"order\": 125}"), "{printed}\n{log}");
+    let (log, printed) = play(&Story {
+        page: "README.md",
+        name: "kafka-door",
+        replaced: &[("127.0.0.1:9092", &kafka.address())],
+        programs: &[("kafka-topics.sh", &create)],
+    });
+    let records: Vec<_> = printed.lines().filter(|line| line.contains("idempotency-key=in.")).collect();
+    assert!(records.len() == 1 && records[0].ends_with(" {\"order\": 126}"), "{printed}\n{log}");
 }
 
 /// Takes more than five seconds because RabbitMQ needs as long to start.

@@ -287,3 +287,47 @@ fn records_of_etf1_are_published_reset_and_deleted() {
     assert_eq!(records[0].header("scheduler-topic"), Some("punctual.in"));
     assert_eq!(results(&instance, "rejected"), 0.0);
 }
+
+#[test]
+fn records_of_sky_are_published_reset_and_deleted() {
+    let Some((timeline, kafka)) = servers(1) else { return };
+    let instance = Punctual::start(&config(&timeline, &kafka, "dialect = \"sky\"\n"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let send = |key: &str, value: Option<&[u8]>| {
+        let (file, address) = (folder.path().join("value"), kafka.address());
+        std::fs::write(&file, value.unwrap_or_default()).expect("a file");
+        let mut command = Command::new("kcat");
+        command.args(["-P", "-b", &address, "-t", "punctual.in", "-k", key]).arg(file);
+        match value {
+            Some(_) => assert!(command.status().expect("kcat runs").success()),
+            None => send(&kafka, &[], &format!("{key}:\n")),
+        }
+    };
+    let json = |seconds: i64, value: &str| {
+        let (time, value) = ((super::unix_time() + seconds) * 1000, serde_json::json!(value));
+        format!(r#"{{"time":{time},"topic":"out","key":"dmlkZW8x","value":{value},"headers":{{"a":"dg=="}}}}"#)
+    };
+    // In base64: one, two, three, four.
+    send("once", Some(json(3, "b25l").as_bytes()));
+    send("reset", Some(json(3, "dHdv").as_bytes()));
+    send("deleted", Some(json(3, "dGhyZWU=").as_bytes()));
+    send("reset", Some(json(4, "Zm91cg==").as_bytes()));
+    send("deleted", None);
+    // In Avro: overdue since 1970, the topic `out`, the key `k`, the value `five`, no headers.
+    send("avro", Some(b"\x02\x06out\x02k\x02\x08five\0"));
+    send("bad", Some(b"\x02\x06out"));
+    assert!(patient(PATIENCE, || kafka.records("out").len() == 3), "{}", instance.log());
+    std::thread::sleep(Duration::from_secs(3));
+    let records = kafka.records("out");
+    let found: Vec<_> = records
+        .iter()
+        .map(|record| (record.key.as_deref().unwrap_or_default(), &record.payload[..], record.header("a")))
+        .collect();
+    let video = &b"video1"[..];
+    let expected: [(&[u8], &[u8], Option<&str>); 3] =
+        [(b"k", b"five", None), (video, b"one", Some("v")), (video, b"four", Some("v"))];
+    assert_eq!(found, expected);
+    let rejected: Vec<_> = kafka.records("punctual.rejected");
+    let codes: Vec<_> = rejected.iter().map(|copy| copy.header("punctual-rejected")).collect();
+    assert_eq!(codes, [Some("bad_body")]);
+}

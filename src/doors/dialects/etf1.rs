@@ -11,7 +11,7 @@ use punctual_sinks::native::HeaderValue;
 use punctual_sinks::source::Incoming;
 
 use super::foreign::ForeignTask;
-use super::{Instruction, Rejection, id_of_foreign_name};
+use super::{Instruction, Rejection, id_of_record_key};
 use crate::clock::Timestamp;
 use crate::doors::Door;
 use crate::engine::Intake;
@@ -26,11 +26,7 @@ const TARGET_KEY: &str = "scheduler-target-key";
 /// # Errors
 /// Why it is rejected.
 pub(super) fn read(door: &Door, intake: &Intake, record: &Incoming, now: Timestamp) -> Result<Instruction, Rejection> {
-    let blank = |key: &[u8]| key.iter().all(u8::is_ascii_whitespace);
-    let Some(key) = record.key.as_deref().filter(|key| !blank(key)) else {
-        return Err(Rejection::new("no_key", "the record has no key, which is the id of the schedule"));
-    };
-    let id = id_of_foreign_name(door, key).map_err(|fault| Rejection::of(&[fault]))?;
+    let id = id_of_record_key(door, record)?;
     if record.body.is_none() {
         return Ok(Instruction::Cancel(id));
     }
@@ -44,7 +40,10 @@ pub(super) fn read(door: &Door, intake: &Intake, record: &Incoming, now: Timesta
     let text = |text: String| HeaderValue::Text(text.into());
     let headers = vec![
         ("scheduler-timestamp", text(sent.to_string())),
-        ("scheduler-key", text(std::str::from_utf8(key).unwrap_or_default().to_owned())),
+        (
+            "scheduler-key",
+            text(record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok()).unwrap_or_default().to_owned()),
+        ),
         ("scheduler-topic", text(door.from.clone())),
     ];
     let key = Some(header(record, TARGET_KEY).unwrap_or_else(|| id.as_str().to_owned()));

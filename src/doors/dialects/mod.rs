@@ -5,6 +5,7 @@ mod etf1;
 mod expiration;
 mod foreign;
 mod own;
+mod sky;
 mod x_delay;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -88,6 +89,7 @@ pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timest
     match door.dialect {
         Dialect::Own => own::read(door, intake, message, now),
         Dialect::Etf1 => etf1::read(door, intake, message, now),
+        Dialect::Sky => sky::read(door, intake, message, now),
         Dialect::XDelay => x_delay::read(door, intake, message, now),
         Dialect::Expiration => expiration::read(door, intake, message, now),
         Dialect::Celery => celery::read(door, intake, message, now),
@@ -164,6 +166,18 @@ fn native(
     match spec::unfit_headers(count, encoded.bytes.len(), &door.limits) {
         Some((code, detail)) => Err(Rejection::new(code, detail)),
         None => Ok(Some(StoredHeaders { kind: encoded.kind, bytes: encoded.bytes })),
+    }
+}
+
+/// The id for the key of a record.
+///
+/// # Errors
+/// If it has none.
+fn id_of_record_key(door: &Door, record: &Incoming) -> Result<TaskId, Rejection> {
+    let is_blank = |key: &Bytes| key.iter().all(u8::is_ascii_whitespace);
+    match record.key.as_ref().filter(|key| !is_blank(key)) {
+        Some(key) => id_of_foreign_name(door, key).map_err(|fault| Rejection::of(&[fault])),
+        None => Err(Rejection::new("no_key", "the record has no key, which is the id of the schedule")),
     }
 }
 
