@@ -15,6 +15,9 @@ use crate::rabbitmq::native as amqp;
 /// Why a sink refuses a message.
 pub const NOT_DECODED: &str = "its native headers cannot be decoded";
 
+/// What names of headers may contain beside letters and digits. <https://www.rfc-editor.org/rfc/rfc9110#name-tokens>
+const TOKEN_SIGNS: &[u8] = b"!#$%&'*+-.^_`|~";
+
 /// Native headers as a task stores them. Only a sink of the same kind can publish them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Native {
@@ -187,7 +190,9 @@ impl HeaderList {
     pub fn if_needed(kind: &'static str, headers: Vec<(String, Option<Bytes>)>) -> Option<NativeHeaders> {
         let is_text = |value: &Option<Bytes>| value.as_deref().is_some_and(|value| std::str::from_utf8(value).is_ok());
         let mut names = HashSet::new();
-        let is_needed = headers.iter().any(|(name, value)| !is_text(value) || !names.insert(name));
+        let is_token =
+            |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || TOKEN_SIGNS.contains(&byte));
+        let is_needed = headers.iter().any(|(name, value)| !is_text(value) || !is_token(name) || !names.insert(name));
         is_needed.then_some(NativeHeaders::List(HeaderList { kind, headers }))
     }
 

@@ -28,6 +28,7 @@ pub(crate) mod native;
 mod refusal;
 mod socket;
 pub(crate) mod source;
+mod texts;
 mod under_way;
 
 use std::sync::Arc;

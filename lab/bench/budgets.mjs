@@ -175,6 +175,32 @@ export const budgets = [
     most: 1.2,
     limit: ['the look once a second', () => 1],
   },
+  {
+    id: 'door',
+    words: 'tasks/s that a door puts from messages, to 1 / (1 / consumer + 1 / batch)',
+    short: 'door',
+    rows: /^door-/,
+    of: 'door_to_limit',
+    least: 0.75,
+    limit: ['tasks/s of both parts one after the other', 'limit_per_second'],
+  },
+  {
+    id: 'door-cpu',
+    words: 'CPU of the instance for a message of a door, to consumer and batch together',
+    short: 'door CPU',
+    rows: /^door-/,
+    of: 'door_cpu_to_alone',
+    most: 1.3,
+    limit: ['CPU of the consumer, us', 'consumer_cpu_us'],
+  },
+  {
+    id: 'door-stored',
+    words: 'from the sending of a message to its task at 1000/s, p99, ms',
+    short: 'stored p99',
+    rows: /^door-/,
+    of: 'stored_p99_ms',
+    most: 25,
+  },
 ];
 
 // What limits a figure, in words, for people to write once they know: by a section of the report (`throughput`), or by

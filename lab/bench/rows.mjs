@@ -28,6 +28,7 @@ export const rows = [
   { row: 'pending-recurring', args: ['pending', '--pending', '100000,1000000', '--recurring'] },
   { row: 'put', args: ['put'] },
   { row: 'idle', args: ['idle'] },
+  ...sinks.map((sink) => ({ row: `door-${sink}`, args: ['door', '--sink', sink, ...tasks(sink)] })),
   { row: 'herd-redis-1m', args: ['herd', '--sink', 'redis', '--tasks', '1000000'], once: true },
   { row: 'pending-recurring-10m', args: ['pending', '--pending', '100000,10000000', '--recurring'], once: true },
   { row: 'put-5m', args: ['put', '--tasks', '5000000'], once: true },

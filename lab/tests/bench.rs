@@ -77,6 +77,14 @@ fn herd(sink: &str) {
     assert!(number(&report, "figures", "calm_count") > 50.0, "{report:#}");
 }
 
+fn door(sink: &str) {
+    let report = figures(&["door", "--sink", sink, "--tasks", "1000", "--rate", "100"], &[]);
+    for name in ["door_per_second", "consumer_per_second", "batch_per_second", "stored_p99_ms"] {
+        assert!(number(&report, "figures", name) > 0.0, "{report:#}");
+    }
+    assert!(number(&report, "ratios", "door_to_limit") > 0.0, "{report:#}");
+}
+
 /// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn the_benches_on_redis_streams_have_their_figures() {
@@ -86,6 +94,7 @@ fn the_benches_on_redis_streams_have_their_figures() {
         throughput("redis", &["--recurring"]);
         lateness("redis");
         herd("redis");
+        door("redis");
     }
 }
 
@@ -95,6 +104,7 @@ fn the_benches_on_kafka_have_their_figures() {
     if have("redis-server") && have_kafka() {
         throughput("kafka", &[]);
         lateness("kafka");
+        door("kafka");
     }
 }
 
@@ -104,6 +114,7 @@ fn the_benches_on_rabbitmq_have_their_figures() {
     if have("redis-server") && have("rabbitmq-server") {
         throughput("rabbitmq", &[]);
         lateness("rabbitmq");
+        door("rabbitmq");
     }
 }
 
@@ -113,6 +124,7 @@ fn the_benches_on_nats_have_their_figures() {
     if have("redis-server") && have("nats-server") {
         throughput("nats", &[]);
         lateness("nats");
+        door("nats");
     }
 }
 

@@ -85,6 +85,10 @@ pub(super) fn publishing(channel: &Channel, message: &Message) -> Publishing {
     // `check` has decoded them.
     let mut properties = native_properties(message).ok().flatten().unwrap_or_default();
     let mut headers = properties.headers().clone().unwrap_or_default();
+    if message.is_dead_copy() {
+        // It stays in its queue.
+        properties = native::without_expiration(&properties);
+    }
     if let Some(id) = properties.message_id() {
         headers.insert(names::MESSAGE_ID.into(), AMQPValue::LongString(id.as_str().into()));
     }

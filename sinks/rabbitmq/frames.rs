@@ -1,10 +1,12 @@
-//! Filters the frames between lapin and RabbitMQ: drops outgoing frames that must not be sent any more, and refuses
-//! incoming ones that cannot be right. Only the beginning of each frame is read.
+//! Filters the frames between lapin and RabbitMQ: drops outgoing frames that must not be sent any more, refuses incoming ones
+//! that cannot be right, and changes those that lapin cannot read (see [`texts`](super::texts)).
 //! <https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf>, 2.3.5
 
 use std::collections::HashMap;
 
 use bytes::BytesMut;
+
+use super::texts;
 
 /// Maximum frame size to negotiate. A usual message fits into one frame, and a long one leaves room for others.
 pub(super) const MAX_FRAME_BYTES: u32 = 128 * 1024;
@@ -26,7 +28,8 @@ const CHANNEL_OPEN: [u8; 4] = [0, 20, 0, 10];
 const CHANNEL_CLOSE: [u8; 4] = [0, 20, 0, 40];
 const CHANNEL_CLOSE_OK: [u8; 4] = [0, 20, 0, 41];
 const BASIC_PUBLISH: [u8; 4] = [0, 60, 0, 40];
-const BASIC_RETURN: [u8; 4] = [0, 60, 0, 50];
+pub(super) const BASIC_RETURN: [u8; 4] = [0, 60, 0, 50];
+pub(super) const BASIC_DELIVER: [u8; 4] = [0, 60, 0, 60];
 const BASIC_ACK: [u8; 4] = [0, 60, 0, 80];
 const BASIC_NACK: [u8; 4] = [0, 60, 0, 120];
 
@@ -38,6 +41,8 @@ pub(super) struct Frames {
     /// Whether the frame that lapin is writing is sent.
     sends: bool,
     from_server: Reader,
+    /// A frame with texts, which lapin gets once it is complete.
+    incomplete: Vec<u8>,
     channels: HashMap<u16, Channel>,
 }
 
@@ -84,18 +89,36 @@ impl Frames {
         }
     }
 
-    /// Checks bytes from the server before lapin reads them.
+    /// Checks bytes from the server, and appends to `out` what lapin may read.
     ///
     /// # Errors
     /// When the server breaks the protocol in a way that lapin would take for an acknowledgement.
-    pub(super) fn receive(&mut self, mut bytes: &[u8]) -> Result<(), &'static str> {
+    pub(super) fn receive(&mut self, mut bytes: &[u8], out: &mut BytesMut) -> Result<(), &'static str> {
         while let Some(part) = self.from_server.next(&mut bytes) {
-            let FramePiece::Head(frame) = part else { continue };
+            let frame = match part {
+                FramePiece::Head(frame) => frame,
+                FramePiece::Rest(rest) if self.incomplete.is_empty() => {
+                    out.extend_from_slice(rest);
+                    continue;
+                }
+                FramePiece::Rest(rest) => {
+                    self.incomplete.extend_from_slice(rest);
+                    complete(&mut self.incomplete, out);
+                    continue;
+                }
+            };
             if frame.size > MAX_FRAME_BYTES as usize {
                 return Err("it sent a frame that is longer than it may be");
             }
             if frame.channel != 0 {
                 self.channels.entry(frame.channel).or_default().receive(&frame)?;
+            }
+            // The end of each frame is a part of its own.
+            let has_texts = matches!(frame.method(), Some(BASIC_DELIVER | BASIC_RETURN)) || frame.kind == HEADER_FRAME;
+            if has_texts {
+                self.incomplete.extend_from_slice(frame.bytes);
+            } else {
+                out.extend_from_slice(frame.bytes);
             }
         }
         Ok(())
@@ -143,6 +166,23 @@ impl Channel {
         }
         Ok(())
     }
+}
+
+/// Moves a frame to `out` once it is complete, with texts that lapin can read.
+fn complete(frame: &mut Vec<u8>, out: &mut BytesMut) {
+    let Some(size) = frame[3..].first_chunk().copied().map(u32::from_be_bytes) else { return };
+    let end = FRAME_HEADER_BYTES + size as usize;
+    if frame.len() < end + FRAME_END_BYTES {
+        return;
+    }
+    let (is_header, payload) = (frame[0] == HEADER_FRAME, &mut frame[FRAME_HEADER_BYTES..end]);
+    if is_header {
+        texts::mend_header(payload);
+    } else {
+        texts::mend_method(payload);
+    }
+    out.extend_from_slice(frame);
+    frame.clear();
 }
 
 /// Finds the frames in pieces of any length.
@@ -317,7 +357,9 @@ mod tests {
             for size in 1..=bytes.len() {
                 let (mut frames, mut out) = (Frames { greeted: true, ..Frames::default() }, BytesMut::new());
                 frames.send(&[method(1, CHANNEL_OPEN, &[0]), message(1, 1), message(1, 2)].concat(), &mut out);
-                let result = bytes.chunks(size).try_for_each(|piece| frames.receive(piece));
+                let mut read = BytesMut::new();
+                let result = bytes.chunks(size).try_for_each(|piece| frames.receive(piece, &mut read));
+                assert!(!is_valid || read == bytes[..], "{bytes:?} in pieces of {size}: {read:?}");
                 assert_eq!(result.is_ok(), is_valid, "{bytes:?} in pieces of {size}");
             }
         }

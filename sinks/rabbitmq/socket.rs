@@ -51,11 +51,13 @@ struct Open {
     transport: Box<dyn Transport>,
     frames: Frames,
     outbox: BytesMut,
+    /// What lapin may read.
+    inbox: BytesMut,
 }
 
 impl Socket {
     pub(super) fn new(transport: Box<dyn Transport>) -> Socket {
-        let open = Open { transport, frames: Frames::default(), outbox: BytesMut::new() };
+        let open = Open { transport, frames: Frames::default(), outbox: BytesMut::new(), inbox: BytesMut::new() };
         let (open, heard) = (Mutex::new(Some(open)), Mutex::new(Instant::now()));
         Socket(Arc::new(State { open, reader: AtomicWaker::new(), heard }))
     }
@@ -122,11 +124,19 @@ impl futures_io::AsyncRead for LapinSocket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         self.0.reader.register(context.waker());
         self.0.poll(|open| {
-            let mut into = ReadBuf::new(into);
-            ready!(Pin::new(&mut open.transport).poll_read(context, &mut into))?;
-            *self.0.heard.lock() = Instant::now();
-            open.frames.receive(into.filled()).map_err(io::Error::other)?;
-            Poll::Ready(Ok(into.filled().len()))
+            while open.inbox.is_empty() {
+                let mut read = ReadBuf::new(into);
+                ready!(Pin::new(&mut open.transport).poll_read(context, &mut read))?;
+                *self.0.heard.lock() = Instant::now();
+                if read.filled().is_empty() {
+                    return Poll::Ready(Ok(0));
+                }
+                open.frames.receive(read.filled(), &mut open.inbox).map_err(io::Error::other)?;
+            }
+            let length = open.inbox.len().min(into.len());
+            into[..length].copy_from_slice(&open.inbox[..length]);
+            open.inbox.advance(length);
+            Poll::Ready(Ok(length))
         })
     }
 }

@@ -1,9 +1,9 @@
 //! Reads a queue: `basic.consume` with acknowledgements. <https://www.rabbitmq.com/docs/confirms#consumer-acknowledgements>
 //!
 //! - The queue exists already. Messages that are not acknowledged come again, to any instance, when the connection ends.
-//! - RabbitMQ gives messages neither a place nor a time. The place is a UUID of what the producer wrote: property
-//!   `message_id`, exchange, routing key, property `timestamp`, what the message says about its schedule, and the body. A
-//!   message without `message_id` gets a random place, and becomes another task if it is read again.
+//! - RabbitMQ gives messages neither a place nor a time. The place is a UUID of what the producer wrote: exchange, routing
+//!   key, properties, headers and body. A message without the property `message_id` gets a random place, and becomes another
+//!   task if it is read again.
 //! - The time is the header `timestamp_in_ms`, which a server can set itself, or the end of the second in the property
 //!   `timestamp`.
 //! - Headers are text: texts, numbers and booleans. Of other types those are left out that say nothing about the schedule.
@@ -42,11 +42,14 @@ const MAX_READ_BYTES: usize = 8 << 20;
 /// The beginning of the names of headers that say something about the schedule.
 const OWN: &str = "punctual-";
 
-/// Headers with which other programs say when a message is due.
-const DELAYS: [&str; 2] = ["x-delay", "eta"];
-
 /// The header with the time in ms.
 pub(super) const TIME: &str = "timestamp_in_ms";
+
+/// A property `timestamp` from this one on is in ms: as seconds, it would be in the year 5138.
+const MIN_MS: i64 = 100_000_000_000;
+
+/// Maximum number of messages of one read, and half of those that are not acknowledged. lapin holds all of them in memory.
+const MAX_BATCH: usize = 128;
 
 /// Headers that the server writes for this delivery.
 const OF_DELIVERY: [&str; 3] = [TIME, "x-delivery-count", "x-acquired-count"];
@@ -86,7 +89,7 @@ impl RabbitSource {
             rabbit: Rabbit::new(config)?,
             queue: options.from.clone(),
             // One batch is read while another one is put.
-            prefetch: u16::try_from(2 * options.batch).unwrap_or(u16::MAX),
+            prefetch: 2 * u16::try_from(options.batch.clamp(1, MAX_BATCH)).unwrap_or(1),
             reading: tokio::sync::Mutex::default(),
             channel: Mutex::default(),
             connections: AtomicU64::new(0),
@@ -154,31 +157,34 @@ fn failed(error: &lapin::Error) -> SourceError {
 
 fn incoming(delivery: Delivery, connection: u64) -> Incoming {
     let Delivery { delivery_tag, exchange, routing_key, properties, data, .. } = delivery;
-    let mut headers = Vec::new();
+    let mut texts = Vec::new();
     for (name, value) in properties.headers().iter().flat_map(|table| table.inner()) {
         let name = name.as_str();
-        if OF_DELIVERY.contains(&name) {
+        // The property of the same meaning counts.
+        let is_content_type = name.eq_ignore_ascii_case(headers::CONTENT_TYPE);
+        if OF_DELIVERY.contains(&name) || is_content_type {
             continue;
         }
         match text(value) {
-            Some(text) => headers.push((name.to_owned(), text)),
+            Some(text) => texts.push((name.to_owned(), text)),
             // A value that cannot be text is refused by the reader.
-            None if name.to_ascii_lowercase().starts_with(OWN) => headers.push((name.to_owned(), vec![0xff].into())),
+            None if name.to_ascii_lowercase().starts_with(OWN) => texts.push((name.to_owned(), vec![0xff].into())),
             None => {}
         }
     }
     if let Some(content_type) = properties.content_type() {
-        headers.push((headers::CONTENT_TYPE.to_owned(), Bytes::copy_from_slice(content_type.as_str().as_bytes())));
+        texts.push((headers::CONTENT_TYPE.to_owned(), Bytes::copy_from_slice(content_type.as_str().as_bytes())));
     }
     let (exchange, key) = (exchange.as_str().to_owned(), routing_key.as_str().to_owned());
-    let place = place(&properties, exchange.as_bytes(), key.as_bytes(), &headers, &data);
+    let kept = native::of(&properties);
+    let place = place(&kept, &exchange, &key, &data);
     Incoming {
         place: place.to_string(),
         time_ms: time(&properties),
         key: None,
         body: Some(data.into()),
-        headers,
-        native: Some(NativeHeaders::RabbitMq(Box::new(native::of(&properties)))),
+        headers: texts,
+        native: Some(NativeHeaders::RabbitMq(Box::new(kept))),
         route: Some((exchange, key)),
         receipt: Receipt(format!("{connection} {delivery_tag}")),
     }
@@ -197,39 +203,28 @@ fn text(value: &AMQPValue) -> Option<Bytes> {
     }
 }
 
-/// When it was sent, in ms. A time in seconds counts as the end of its second, so that nothing is early.
+/// When it was sent, in ms. A time in seconds counts as the end of its second, so that nothing is early. Some clients write ms
+/// instead.
 fn time(properties: &BasicProperties) -> Option<i64> {
     let stamped = properties.headers().as_ref().and_then(|table| native::integer(table.inner().get(TIME)?));
-    let of_second = |seconds: u64| i64::try_from(seconds).ok()?.checked_mul(1000)?.checked_add(999);
-    stamped.or_else(|| of_second((*properties.timestamp())?))
+    let of_producer = |time: u64| match i64::try_from(time).ok()? {
+        ms @ MIN_MS.. => Some(ms),
+        seconds => Some(seconds * 1000 + 999),
+    };
+    stamped.or_else(|| of_producer((*properties.timestamp())?))
 }
 
 /// The place of a message: the same each time that it is read.
-fn place(
-    properties: &BasicProperties,
-    exchange: &[u8],
-    key: &[u8],
-    headers: &[(String, Bytes)],
-    body: &[u8],
-) -> uuid::Uuid {
-    let Some(id) = properties.message_id() else { return uuid::Uuid::now_v7() };
+fn place(kept: &BasicProperties, exchange: &str, key: &str, body: &[u8]) -> uuid::Uuid {
+    if kept.message_id().is_none() {
+        return uuid::Uuid::now_v7();
+    }
     let mut context = Context::new(&SHA256);
-    let mut add = |part: &[u8]| {
+    for part in [exchange.as_bytes(), key.as_bytes(), &native::encode(kept), body] {
         // Each behind its length, so that no two lists of parts are the same bytes.
         context.update(&(part.len() as u64).to_be_bytes());
         context.update(part);
-    };
-    let time = properties.timestamp().unwrap_or_default().to_be_bytes();
-    [id.as_str().as_bytes(), exchange, key, &time[..]].into_iter().for_each(&mut add);
-    for (name, value) in headers {
-        let lower = name.to_ascii_lowercase();
-        if lower.starts_with(OWN) || DELAYS.contains(&lower.as_str()) {
-            add(lower.as_bytes());
-            add(value);
-        }
     }
-    add(properties.expiration().as_ref().map_or("", |text| text.as_str()).as_bytes());
-    add(body);
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&context.finish().as_ref()[..16]);
     uuid::Builder::from_custom_bytes(bytes).into_uuid()
@@ -243,7 +238,7 @@ impl Source for RabbitSource {
             Some(consumption) => reading.insert(consumption),
             None => reading.insert(self.consume().await?),
         };
-        let taken = consumption.take(max.max(1)).await;
+        let taken = consumption.take(max.clamp(1, MAX_BATCH)).await;
         if taken.is_err() {
             *reading = None;
             self.channel.lock().take();
@@ -316,25 +311,26 @@ mod tests {
         assert_eq!(time(&properties(None, Some(1_795_262_400), &[stamped])), Some(1_795_262_400_123));
         assert_eq!(time(&properties(None, Some(1_795_262_400), &[])), Some(1_795_262_400_999));
         assert_eq!(time(&properties(None, None, &[])), None);
+        assert_eq!(time(&properties(None, Some(1_795_262_400_123), &[])), Some(1_795_262_400_123));
         assert_eq!(time(&properties(None, Some(u64::MAX), &[])), None);
     }
 
     #[test]
     fn the_place_is_the_same_each_time_and_another_for_another_message() {
         let place = |id: Option<&str>, time: u64, delay: &str, key: &str, body: &[u8]| {
-            let headers = [("punctual-in".to_owned(), Bytes::copy_from_slice(delay.as_bytes()))];
-            place(&properties(id, Some(time), &[]), b"", key.as_bytes(), &headers, body)
+            let headers = [("x-delay", AMQPValue::LongString(delay.into()))];
+            place(&properties(id, Some(time), &headers), "", key, body)
         };
-        let first = place(Some("a"), 1, "15m", "in", b"x");
-        assert_eq!(place(Some("a"), 1, "15m", "in", b"x"), first);
+        let first = place(Some("a"), 1, "15", "in", b"x");
+        assert_eq!(place(Some("a"), 1, "15", "in", b"x"), first);
         for other in [
-            place(Some("b"), 1, "15m", "in", b"x"),
-            place(Some("a"), 2, "15m", "in", b"x"),
-            place(Some("a"), 1, "16m", "in", b"x"),
-            place(Some("a"), 1, "15m", "out", b"x"),
-            place(Some("a"), 1, "15m", "in", b"y"),
-            place(None, 1, "15m", "in", b"x"),
-            place(None, 1, "15m", "in", b"x"),
+            place(Some("b"), 1, "15", "in", b"x"),
+            place(Some("a"), 2, "15", "in", b"x"),
+            place(Some("a"), 1, "16", "in", b"x"),
+            place(Some("a"), 1, "15", "out", b"x"),
+            place(Some("a"), 1, "15", "in", b"y"),
+            place(None, 1, "15", "in", b"x"),
+            place(None, 1, "15", "in", b"x"),
         ] {
             assert_ne!(other, first);
         }

@@ -350,19 +350,21 @@ mod tests {
             + &door("e", "dialect = \"celery\"\nexchanges = [\"in=a\", \"in=b\"]")
             + &door("f", "dialect = \"expiration\"")
             + &door("g", "exchanges = [\"in=out\"]\nto = \"a/b\"\ndelay = \"1s\"")
+            + &door("i", "dialect = \"expiration\"\nto = \"/in\"")
             + &door("h", "dialect = \"expiration\"\nto = \"a/b\"\ndelay = \"50d\"");
         let faults = faults_of(&text);
         for line in [
             "`doors.a.exchanges` (p.toml:8): the dialect `x-delay` needs `exchanges`, such as ",
             "`doors.b.exchanges` (p.toml:17): `in` is not `FROM=TO`, such as ",
-            "`doors.c.exchanges` (p.toml:23): `in=in`: the door would read what it publishes",
+            "`doors.c.exchanges` (p.toml:23): the door would read what it publishes to the exchange `in`",
             "`doors.d.exchanges` (p.toml:29): `in=a/b`: an exchange with `/` in its name",
             "`doors.e.exchanges` (p.toml:35): the exchange `in` is repeated",
             "`doors.f.to` (p.toml:37): where the queue dead-letters to is expected",
             "`doors.g.exchanges` (p.toml:45): this is only for the dialects `x-delay` and `celery`",
             "`doors.g.to` (p.toml:46): this is only for the dialect `expiration`",
             "`doors.g.delay` (p.toml:47): this is only for the dialect `expiration`",
-            "`doors.h.delay` (p.toml:54): `50d`: a duration from 1ms to ",
+            "`doors.i.to` (p.toml:53): the door would read what it publishes",
+            "`doors.h.delay` (p.toml:60): `50d`: a duration from 1ms to ",
         ] {
             assert!(faults.contains(line), "no `{line}` in:\n{faults}");
         }

@@ -152,14 +152,14 @@ fn exchanges(r: &mut ConfigReader, path: &str, dialect: Dialect) -> BTreeMap<Str
             if to.contains('/') {
                 return Err(format!("`{text}`: an exchange with `/` in its name cannot be a destination"));
             }
-            if from == to {
-                return Err(format!("`{text}`: the door would read what it publishes"));
-            }
             if exchanges.insert(from.to_owned(), to.to_owned()).is_some() {
                 return Err(format!("the exchange `{from}` is repeated"));
             }
         }
-        Ok(exchanges)
+        match exchanges.values().find(|to| exchanges.contains_key(*to)) {
+            Some(to) => Err(format!("the door would read what it publishes to the exchange `{to}`")),
+            None => Ok(exchanges),
+        }
     });
     match (dialect.needs_exchanges(), read.as_ref().is_none_or(BTreeMap::is_empty)) {
         (true, true) if !r.has(path) => {
@@ -189,6 +189,10 @@ fn waiting_queue(
     let to = r.text(&to_path, |text| Ok(text.to_owned())).filter(|text| !text.is_empty());
     if to.is_none() {
         r.fault(&to_path, "where the queue dead-letters to is expected, such as `orders/cancel`".to_owned(), None);
+    }
+    let from = r.text(&path("from"), |text| Ok(text.to_owned()));
+    if to.is_some() && to.as_deref().map(|to| to.trim_start_matches('/')) == from.as_deref() {
+        r.fault(&to_path, "the door would read what it publishes".to_owned(), None);
     }
     let delay = r.has(&delay_path).then(|| r.duration(&delay_path, Duration::from_millis(1), MAX_DELAY));
     (to, delay)

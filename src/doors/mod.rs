@@ -48,6 +48,8 @@ string_enum! {
         Expiration = "expiration",
         /// As Celery has it: the header `eta`. Only for RabbitMQ.
         Celery = "celery",
+        /// As MassTransit's message scheduler has it. Only for RabbitMQ.
+        MassTransit = "masstransit",
     }
 }
 
@@ -58,7 +60,7 @@ impl Dialect {
         match self {
             Dialect::Own => None,
             Dialect::Etf1 | Dialect::Sky => Some("kafka"),
-            Dialect::XDelay | Dialect::Expiration | Dialect::Celery => Some("rabbitmq"),
+            Dialect::XDelay | Dialect::Expiration | Dialect::Celery | Dialect::MassTransit => Some("rabbitmq"),
         }
     }
 

@@ -233,7 +233,11 @@ impl Pump {
         let mut backoff = BACKOFF;
         while !open.is_empty() {
             if let Some(detail) = self.publish_copies(destination, &mut open).await {
-                self.stopped(Half::Processing, DoorStatus::Waiting, format!("`{destination}`: {detail}"));
+                self.stopped(
+                    Half::Processing,
+                    DoorStatus::Waiting,
+                    format!("rejected messages cannot go to `{destination}`: {detail}"),
+                );
                 self.pause(&mut backoff).await?;
             }
         }

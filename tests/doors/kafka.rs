@@ -229,7 +229,7 @@ fn a_missing_topic_is_waited_for_and_a_broker_that_was_away_is_found_again() {
         return;
     }
     let (timeline, mut kafka) = (RedisServer::start(&[]), KafkaServer::start());
-    kafka.create_stamped_topic("out", 1);
+    ["out", "punctual.rejected"].iter().for_each(|topic| kafka.create_stamped_topic(topic, 1));
     let config = config(&timeline, &kafka, "destination = \"out\"\n");
     let mut instance = Punctual::start(&config);
     instance.until("heard of the topic", |instance| stats(instance)["doors"]["in"]["status"] == "unavailable");

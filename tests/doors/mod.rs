@@ -228,7 +228,8 @@ async fn a_door_waits_for_the_destination_of_rejected_messages() {
     bed.send("1-0", 0, &["punctual-in: soon"]);
     bed.pass(60_000).await;
     let (status, detail) = bed.status();
-    assert_eq!((status, detail.as_deref()), (DoorStatus::Waiting, Some("`rejected`: no such stream")));
+    let expected = "rejected messages cannot go to `rejected`: no such stream";
+    assert_eq!((status, detail.as_deref()), (DoorStatus::Waiting, Some(expected)));
     assert_eq!(bed.source.acknowledged(), Vec::<String>::new());
     bed.sink.answer_by(|_| Answer::Accept);
     bed.pass(6000).await;

@@ -149,6 +149,7 @@ fn a_missing_consumer_is_waited_for_and_a_server_that_was_away_is_found_again() 
     }
     let (timeline, mut nats) = (RedisServer::start(&[]), NatsServer::start(""));
     nats.connect().create_stream("OUT", &["out"], &json!({}));
+    nats.connect().create_stream("REJECTED", &["punctual.rejected"], &json!({}));
     let config = config(&timeline, &nats, "destination = \"out\"\n");
     let mut instance = Punctual::start(&config);
     instance.until("heard of the consumer", |instance| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Confirmation};
+use lapin::{BasicProperties, Channel, Confirmation, ExchangeKind};
 
 use super::kills;
 use crate::support::published::Published;
@@ -241,5 +241,70 @@ fn a_missing_queue_is_waited_for_and_a_server_that_was_away_is_found_again() {
     instance.until("up again", |instance| status(instance)["status"] == "up");
     send(&rabbit, one("b", vec![text("punctual-in", "1ms")], "b"));
     assert!(patient(PATIENCE, || rabbit.count("", "out") >= 2), "{}", instance.log());
+    let (code, out) = super::check(&config);
+    assert!(code == Some(1) && out.contains("messages would be refused: `punctual.rejected`: "), "{out}");
+    rabbit.declare_queues("", &["punctual.rejected"]);
     assert_eq!(super::check(&config).0, Some(0));
+}
+
+/// The rights of docs/doors.md are enough, and without the one to read the door says so.
+#[test]
+fn least_rights_are_enough() {
+    if !have("rabbitmq-server") || !have("redis-server") {
+        return;
+    }
+    let (timeline, rabbit) = (RedisServer::start(&[]), RabbitServer::start("", &[], &[("door", "secret")]));
+    rabbit.declare_queues("", &["punctual.in", "punctual.rejected", "out"]);
+    let rights = |read: &str| rabbit.control(&["set_permissions", "door", "^$", "^amq\\.default$", read]);
+    rights("^punctual\\.in$");
+    let url = rabbit.url("").replace("amqp://", "amqp://door:secret@");
+    let config = config(&timeline, &rabbit, "destination = \"out\"\n").replace(&rabbit.url(""), &url);
+    let mut instance = Punctual::start(&config);
+    send(&rabbit, one("good", vec![text("punctual-in", "1ms")], "good"));
+    send(&rabbit, one("bad", vec![text("punctual-in", "soon")], "bad"));
+    let done = || rabbit.count("", "out") == 1 && rabbit.count("", "punctual.rejected") == 1;
+    assert!(patient(PATIENCE, done), "{}", instance.log());
+    assert_eq!(super::check(&config).0, Some(0));
+    instance.kill();
+    rights("^$");
+    let mut instance = Punctual::start(&config);
+    instance.until("refused", |instance| {
+        status(instance)["detail"].as_str().is_some_and(|detail| detail.contains("punctual.in"))
+    });
+    assert_eq!(status(&instance)["status"], "unavailable");
+}
+
+/// RabbitMQ takes them from a producer: tables that are nested so deeply that the client library would end the process, and
+/// texts that are not UTF-8, at which it would end the connection, again and again.
+#[test]
+fn what_the_client_library_cannot_read_stops_nobody() {
+    let Some((timeline, rabbit)) = servers() else { return };
+    let instance = Punctual::start(&config(&timeline, &rabbit, "destination = \"out\"\n"));
+    let publish = |id: &str, more: &str, key: &str| {
+        let properties = format!(
+            "{{'P_basic', undefined, undefined, [{{<<\"punctual-in\">>, longstr, <<\"1ms\">>}}{more}], 2, undefined, \
+             undefined, undefined, undefined, {id}, undefined, undefined, undefined, undefined, undefined}}"
+        );
+        let nested = "F = fun F(0) -> []; F(N) -> [{array, F(N - 1)}] end";
+        let exchange = "rabbit_misc:r(<<\"/\">>, exchange, <<\"amq.topic\">>)";
+        rabbit.control(&[
+            "eval",
+            &format!("{nested}, rabbit_basic:publish({exchange}, {key}, {properties}, <<\"{{}}\">>)."),
+        ]);
+    };
+    rabbit.bind("", "amq.topic", ExchangeKind::Topic, "punctual.in");
+    publish("<<\"deep\">>", ", {<<\"deep\">>, array, F(2500)}", "<<\"key\">>");
+    publish("<<255>>", "", "<<\"key\">>");
+    publish("<<\"name\">>", ", {<<254>>, longstr, <<\"x\">>}", "<<\"key\">>");
+    publish("<<\"key\">>", "", "<<255, 254>>");
+    assert!(patient(PATIENCE, || rabbit.count("", "out") == 4), "{}", instance.log());
+    assert!(patient(PATIENCE, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
+    assert_eq!(status(&instance)["status"], "up");
+    let ids = rabbit.queue("", "out").into_iter().map(|message| {
+        message.properties.headers().as_ref().and_then(|table| table.inner().get("punctual-message-id").cloned())
+    });
+    let mut ids: Vec<_> = ids.map(|id| format!("{id:?}")).collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 4);
 }

@@ -113,7 +113,7 @@ fn poison_is_rejected_with_its_code_and_stops_nobody() {
     let poison: [(&[(&str, &str)], &str); 12] = [
         (&[("x", "y")], "missing_field"),
         (&[("punctual-in", "soon")], "bad_duration"),
-        (&[("punctual-in", "1s"), ("punctual-at", "1")], "exclusive_fields"),
+        (&[("punctual-in", "1s"), ("punctual-at", "1795262460000")], "exclusive_fields"),
         (&[("punctual-in", "1s"), ("punctual-nosuch", "1")], "unknown_field"),
         (&[("punctual-in", "1s"), ("punctual-in", "2s")], "duplicate_field"),
         (&[("punctual-in", "1s"), ("x", &long)], "too_large"),

@@ -25,6 +25,7 @@ pub(super) struct CheckFailure {
 pub(super) enum Kind {
     Other,
     Missing,
+    Unreadable,
     Configuration,
     Unreachable,
     LogIn,
@@ -34,7 +35,7 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) fn code(self) -> u8 {
         match self {
-            Kind::Other | Kind::Missing => 1,
+            Kind::Other | Kind::Missing | Kind::Unreadable => 1,
             Kind::Configuration => 2,
             Kind::Unreachable => 3,
             Kind::LogIn => 4,
@@ -45,7 +46,7 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             Kind::Other => "other",
-            Kind::Missing => "missing",
+            Kind::Missing | Kind::Unreadable => "missing",
             Kind::Configuration => "configuration",
             Kind::Unreachable => "unreachable",
             Kind::LogIn => "log_in",
@@ -58,6 +59,7 @@ impl Kind {
         match self {
             Kind::Other => "it takes nothing",
             Kind::Missing => "messages would be refused",
+            Kind::Unreadable => "it cannot be read",
             Kind::Configuration => "it cannot be used",
             Kind::Unreachable => "it cannot be reached",
             Kind::LogIn => "the login was refused",
@@ -67,7 +69,7 @@ impl Kind {
 
     fn hint(self, option: &str) -> Option<String> {
         match self {
-            Kind::Other | Kind::Missing | Kind::Configuration => None,
+            Kind::Other | Kind::Missing | Kind::Unreadable | Kind::Configuration => None,
             Kind::Unreachable => {
                 Some(format!("start it, or name another address in `{option}`; if it runs, it may hang"))
             }

@@ -13,7 +13,7 @@ use anyhow::anyhow;
 use clap::Args;
 use futures_util::future::join_all;
 use punctual_sinks::source::SourceError;
-use punctual_sinks::{Cause, SinkError};
+use punctual_sinks::{Cause, DestinationState, SinkError};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -205,18 +205,37 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
 async fn ask_door(config: &Config, door: &Door) -> Finding {
     let limit = door.sink.answer_timeout() + TIMEOUT_MARGIN;
     let path = |key: &str| format!("doors.{}.{key}", door.name);
+    let mut warnings = Vec::new();
     let result = match timeout(limit, door.source.check()).await {
-        Ok(Ok(())) => Ok(format!("{}: {}", door.from, door.source.kind())),
+        Ok(Ok(())) => match missing(door, door.rejected.as_deref()).await {
+            Some(detail) => Err(CheckFailure::new(config, &path("rejected"), Kind::Missing, detail)),
+            None => Ok(format!("{}: {}", door.from, door.source.kind())),
+        },
         Ok(Err(SourceError::Away(away))) => {
             Err(CheckFailure::new(config, &path("sink"), kind(away.cause), away.detail))
         }
-        Ok(Err(SourceError::Missing(detail))) => Err(CheckFailure::new(config, &path("from"), Kind::Other, detail)),
+        Ok(Err(SourceError::Missing(detail))) => {
+            Err(CheckFailure::new(config, &path("from"), Kind::Unreadable, detail))
+        }
         Err(_) => {
             let detail = format!("no answer within {limit:?}");
             Err(CheckFailure::new(config, &path("sink"), Kind::Unreachable, detail))
         }
     };
-    Finding { of: format!("door {}", door.name), result, warnings: Vec::new() }
+    if let Some(detail) = missing(door, door.to.as_deref()).await.filter(|_| result.is_ok()) {
+        let hint = format!("make it, or messages are dead after `patience`; it is named in `{}`", path("to"));
+        warnings.push((format!("messages would be refused: {detail}"), Some(hint)));
+    }
+    Finding { of: format!("door {}", door.name), result, warnings }
+}
+
+/// Why a destination of a door would refuse messages; `None` if it would not, or that cannot be known.
+async fn missing(door: &Door, destination: Option<&str>) -> Option<String> {
+    let destination = destination?;
+    match timeout(door.sink.answer_timeout() + TIMEOUT_MARGIN, door.sink.look_for(destination)).await {
+        Ok(Ok(DestinationState::Missing(detail))) => Some(format!("`{destination}`: {detail}")),
+        _ => None,
+    }
 }
 
 /// The kind and the text of a sink's error.

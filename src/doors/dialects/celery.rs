@@ -8,12 +8,12 @@ use std::time::Duration;
 use punctual_sinks::native::HeaderValue;
 use punctual_sinks::source::Incoming;
 
-use super::foreign::{ForeignTask, after, destination_by_exchange, header};
+use super::foreign::{ForeignTask, after, destination_by_exchange, header, iso_time};
 use super::{Instruction, Rejection, id_of_foreign_name};
 use crate::clock::Timestamp;
 use crate::doors::Door;
 use crate::engine::Intake;
-use crate::task::{When, spec};
+use crate::task::When;
 
 /// Reads a message.
 ///
@@ -26,7 +26,7 @@ pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timest
         Some(eta) => {
             let text = eta.text().unwrap_or_default();
             let bad = || Rejection::new("bad_time", format!("the header `eta` is a time in ISO 8601, not `{text}`"));
-            When::At(time(&text).ok_or_else(bad)?)
+            When::At(iso_time(&text).ok_or_else(bad)?)
         }
     };
     let id = match header(message, "id") {
@@ -36,10 +36,4 @@ pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timest
     let id = id.transpose().map_err(|fault| Rejection::of(&[fault]))?;
     let (key, headers, drops_expiration) = (None, Vec::new(), false);
     ForeignTask { door, intake, message, now, id, when, destination, key, headers, drops_expiration }.put()
-}
-
-/// A time in ISO 8601. It is in UTC if it has no offset.
-fn time(text: &str) -> Option<Timestamp> {
-    let time = spec::parse_time(text).or_else(|| spec::parse_time(&format!("{text}Z")));
-    time.filter(|time| time.is_valid_due())
 }

@@ -13,7 +13,7 @@ use crate::clock::Timestamp;
 use crate::doors::Door;
 use crate::engine::Intake;
 use crate::engine::intake::NewTask;
-use crate::task::spec::{self, is_header};
+use crate::task::spec::{self, is_header, is_name};
 use crate::task::{Message, Payload, Schedule, Task, TaskId, When};
 
 /// A task from such a message.
@@ -44,6 +44,12 @@ impl ForeignTask<'_> {
         let names_id = self.id.is_some();
         let id = self.id.clone().map_or_else(|| id_of_place(door, message), Ok);
         let id = id.map_err(|fault| Rejection::of(&[fault]))?;
+        for (name, text) in [("destination", Some(&self.destination)), ("key", self.key.as_ref())] {
+            if text.is_some_and(|text| !text.is_empty() && !is_name(text)) {
+                let detail = format!("the {name} of the message is too long, or holds a control character");
+                return Err(Rejection::new("bad_value", detail));
+            }
+        }
         let lane = door.default_lane();
         let native = native(door, intake, &lane, message, |native| self.adapt(native))?;
         let headers = if native.is_some() { BTreeMap::new() } else { self.text_headers()? };
@@ -56,8 +62,9 @@ impl ForeignTask<'_> {
 
     /// The native headers of the task.
     fn adapt(&self, native: NativeHeaders) -> NativeHeaders {
-        // The content type of the payload stands for it, but for RabbitMQ, where it is a property.
-        let native = native.retain(|name| name != sink_headers::CONTENT_TYPE);
+        // The content type of the payload stands for it. In RabbitMQ that is a property, and the header is another one.
+        let is_header = matches!(native, NativeHeaders::List(_));
+        let native = native.retain(|name| !is_header || name != sink_headers::CONTENT_TYPE);
         let native = self.headers.iter().fold(native, |native, (name, value)| native.with(name, value));
         if self.drops_expiration { native.without_expiration() } else { native }
     }
@@ -88,9 +95,11 @@ impl ForeignTask<'_> {
     fn payload(&self) -> Result<Payload, Rejection> {
         let body = body(self.door, self.message).map_err(|fault| Rejection::of(&[fault]))?;
         let Some(bytes) = body else { return Ok(Payload::Tombstone) };
-        let content_type =
-            header(self.message, sink_headers::CONTENT_TYPE).and_then(|value| Some(value.text()?.into_owned()));
-        let content_type = content_type.filter(|text| !text.chars().any(char::is_control));
+        // In RabbitMQ the property stands there, too, and a header of that name is another one.
+        let texts =
+            self.message.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(sink_headers::CONTENT_TYPE));
+        let content_type = texts.filter_map(|(_, value)| String::from_utf8(value.to_vec()).ok()).next();
+        let content_type = content_type.filter(|text| is_name(text));
         Ok(if bytes.is_empty() { Payload::Empty } else { Payload::Raw { bytes, content_type } })
     }
 }
@@ -110,9 +119,15 @@ pub(super) fn header<'a>(message: &'a Incoming, name: &str) -> Option<HeaderValu
 pub(super) fn after(message: &Incoming, now: Timestamp, delay: Duration) -> Result<When, Rejection> {
     let due = message.time_ms.map_or(now, Timestamp::from_millis).plus(delay);
     if !due.is_valid_due() {
-        return Err(Rejection::new("out_of_range", format!("it would not be due before {}", Timestamp::MAX_DUE)));
+        return Err(Rejection::new("out_of_range", format!("it would be due at {due}")));
     }
     Ok(if message.time_ms.is_some() || delay.is_zero() { When::At(due) } else { When::In(delay) })
+}
+
+/// A time in ISO 8601. It is in UTC if it has no offset.
+pub(super) fn iso_time(text: &str) -> Option<Timestamp> {
+    let time = spec::parse_time(text).or_else(|| spec::parse_time(&format!("{text}Z")));
+    time.filter(|time| time.is_valid_due())
 }
 
 /// The exchange for the exchange that a message came by, with the routing key of the message.

@@ -4,6 +4,7 @@ mod celery;
 mod etf1;
 mod expiration;
 mod foreign;
+mod masstransit;
 mod own;
 mod sky;
 mod x_delay;
@@ -93,6 +94,7 @@ pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timest
         Dialect::XDelay => x_delay::read(door, intake, message, now),
         Dialect::Expiration => expiration::read(door, intake, message, now),
         Dialect::Celery => celery::read(door, intake, message, now),
+        Dialect::MassTransit => masstransit::read(door, intake, message, now),
     }
 }
 
@@ -160,8 +162,9 @@ fn native(
     let Some(native) = message.native.clone().filter(|native| intake.sink_kind(lane) == Some(native.kind())) else {
         return Ok(None);
     };
-    let of_broker = |name: &str| name.starts_with("nats-") || name.starts_with("kv-");
-    let native = adapt(native.retain(|name| !ABOUT_TASK.contains(&name) && !of_broker(name)));
+    // As in a request, no header may look like one that punctual writes, or do something in NATS.
+    let is_free = |name: &str| ["punctual-", "nats-", "kv-"].iter().all(|start| !name.starts_with(start));
+    let native = adapt(native.retain(|name| is_free(name) && !ABOUT_TASK.contains(&name)));
     let (count, encoded) = (native.len(), native.encode());
     match spec::unfit_headers(count, encoded.bytes.len(), &door.limits) {
         Some((code, detail)) => Err(Rejection::new(code, detail)),

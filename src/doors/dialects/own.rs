@@ -208,6 +208,11 @@ fn json(door: &Door, headers: &mut Headers, sent: Option<Timestamp>) -> Value {
                     continue;
                 }
             },
+            "at" | "start" | "end" if is_in_seconds(&value) => {
+                let detail = format!("`{value}` looks like seconds; milliseconds since 1970 are expected, or RFC 3339");
+                headers.fault(&format!("{PREFIX}{field}"), "bad_time", detail);
+                continue;
+            }
             "at" | "start" | "end" => Value::from(as_time(&value).unwrap_or(value)),
             _ => Value::from(value),
         };
@@ -222,6 +227,11 @@ fn json(door: &Door, headers: &mut Headers, sent: Option<Timestamp>) -> Value {
         from_sent(schedule, sent);
     }
     task
+}
+
+/// Whether a number is a time in seconds: as milliseconds, it would be in the first months of 1970.
+fn is_in_seconds(text: &str) -> bool {
+    text.len() <= 10 && !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A time in epoch milliseconds as RFC 3339.
@@ -244,10 +254,9 @@ fn from_sent(schedule: &mut Map<String, Value>, sent: Timestamp) {
     }
 }
 
-/// Whether a native header travels on, by its name in lower case: it says nothing about the schedule, and has no place of its
-/// own in a task.
+/// Whether a native header travels on, by its name in lower case: it has no place of its own in a task.
 fn travels_on(name: &str) -> bool {
-    !name.starts_with(PREFIX) && ![sink_headers::CONTENT_TYPE, Traceparent::HEADER].contains(&name)
+    ![sink_headers::CONTENT_TYPE, Traceparent::HEADER].contains(&name)
 }
 
 /// The payload, byte for byte. JSON of the type `application/json` is shown as JSON.

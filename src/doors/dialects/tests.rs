@@ -185,6 +185,7 @@ fn a_message_with_a_fault_is_rejected_with_the_code_of_the_api_and_the_name_of_t
         (&["punctual-in: 300000000d"], "bad_duration", "punctual-in: "),
         (&["punctual-in: 2932000d"], "out_of_range", "punctual-in: "),
         (&[&long], "bad_duration", "punctual-in: "),
+        (&["punctual-at: 1795262460"], "bad_time", "looks like seconds"),
         (&["punctual-at: tomorrow"], "bad_time", "punctual-at: `tomorrow`"),
         (&["punctual-at: 999999999999999999"], "bad_time", "punctual-at: "),
         (&["punctual-cron: 0 0 31 2 *"], "never_due", "punctual-cron: "),
@@ -472,4 +473,50 @@ fn a_task_of_celery_is_due_at_its_eta() {
     for eta in [text("tomorrow"), text(""), AMQPValue::LongInt(5)] {
         assert_eq!(read(eta.clone()).unwrap_err().code, "bad_time", "{eta:?}");
     }
+}
+
+/// An envelope of MassTransit with this message.
+#[cfg(feature = "rabbitmq")]
+fn envelope(name: &str, message: &str) -> Incoming {
+    let body = format!(
+        r#"{{"messageId":"5d2a0000-0000-0000-0000-000000000001","sourceAddress":"rabbitmq://localhost/shop",
+        "destinationAddress":"rabbitmq://localhost/punctual","messageType":["urn:message:MassTransit.Scheduling:{name}"],
+        "message":{message},"headers":{{"tenant":"acme"}},"host":{{"machineName":"a"}}}}"#
+    );
+    Incoming { body: Some(body.into()), ..from_exchange("punctual", BasicProperties::default()) }
+}
+
+#[cfg(feature = "rabbitmq")]
+#[test]
+fn a_scheduled_message_of_masstransit_is_published_in_its_envelope() {
+    let door = Door { dialect: Dialect::MassTransit, ..door() };
+    let schedule = r#"{"correlationId":"AB2A0000-0000-0000-0000-000000000002","scheduledTime":"2026-11-21T12:00:05.1230000Z",
+        "payloadType":["urn:message:Shop:CancelOrder"],"destination":"rabbitmq://localhost/orders?bind=true",
+        "payload":{"order":1.50}}"#;
+    let Ok(Instruction::Put(put)) = read_by(&door, &envelope("ScheduleMessage", schedule)) else { panic!("it is put") };
+    assert_eq!((put.new.id.as_str(), put.due), ("ab2a0000-0000-0000-0000-000000000002", at(5123)));
+    assert_eq!(put.new.task.message.destination.as_deref(), Some("orders/"));
+    let body = String::from_utf8(put.new.task.message.payload.bytes().to_vec()).unwrap();
+    let expected = concat!(
+        r#"{"destinationAddress":"rabbitmq://localhost/orders?bind=true","#,
+        r#""headers":{"MT-Scheduling-TokenId":"AB2A0000000000000000000000000002","tenant":"acme"},"#,
+        r#""host":{"machineName":"a"},"message":{"order":1.50},"#,
+        r#""messageId":"5d2a0000-0000-0000-0000-000000000001","messageType":["urn:message:Shop:CancelOrder"],"#,
+        r#""sourceAddress":"rabbitmq://localhost/shop"}"#
+    );
+    assert_eq!(body, expected);
+    let cancel = envelope("CancelScheduledMessage", r#"{"tokenId":"ab2a0000-0000-0000-0000-000000000002"}"#);
+    assert_eq!(read_by(&door, &cancel), Ok(Instruction::Cancel(put.new.id)));
+    for (name, message, code) in [
+        ("ScheduleMessage", schedule.replace("2026-11-21T", "soon"), "bad_time"),
+        ("ScheduleMessage", schedule.replace("rabbitmq://localhost/orders", "topic:orders"), "no_destination"),
+        ("ScheduleMessage", "{}".to_owned(), "bad_body"),
+        ("CancelScheduledMessage", "null".to_owned(), "bad_body"),
+        ("Other", schedule.to_owned(), "bad_body"),
+    ] {
+        let rejected = read_by(&door, &envelope(name, &message)).unwrap_err();
+        assert_eq!(rejected.code, code, "{name}: {message}");
+    }
+    let no_json = Incoming { body: Some(Bytes::from_static(b"<a/>")), ..envelope("Other", "1") };
+    assert_eq!(read_by(&door, &no_json).unwrap_err().code, "bad_body");
 }

@@ -31,6 +31,12 @@ pub(super) fn read(field: Field<'_, '_>, limits: &Limits) -> Option<Message> {
     Some(Message { destination, key, headers: headers.unwrap_or_default(), native: None, payload })
 }
 
+/// Whether a text can be a destination, a key or a content type: 1 to 1024 bytes without control characters.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
 /// Parses a text of `low` to 1024 bytes without control characters.
 fn name(field: Field<'_, '_>, low: usize) -> Option<String> {
     let text = field.text()?;
