@@ -7,10 +7,11 @@ use lapin::BasicProperties;
 use lapin::protocol::basic::{gen_properties, parse_properties};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
+use super::source::OF_DELIVERY;
 use crate::native::HeaderValue;
 
-/// Headers that a message does not keep. The first two route it to more queues, the others say something about one delivery.
-const NOT_KEPT: [&str; 5] = ["cc", "bcc", "x-delivery-count", "x-acquired-count", super::source::TIME];
+/// Headers that route a message to more queues.
+const ROUTING: [&str; 2] = ["cc", "bcc"];
 
 /// Copies these properties.
 macro_rules! copy {
@@ -32,7 +33,7 @@ pub(super) fn of(properties: &BasicProperties) -> BasicProperties {
         Some(expiration) => kept.with_expiration(expiration.clone()),
         None => kept,
     };
-    retain(kept, |name| !NOT_KEPT.contains(&name))
+    retain(kept, |name| !ROUTING.contains(&name) && !OF_DELIVERY.contains(&name))
 }
 
 /// The same without an expiration.

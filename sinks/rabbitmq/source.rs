@@ -43,7 +43,7 @@ const MAX_READ_BYTES: usize = 8 << 20;
 const OWN: &str = "punctual-";
 
 /// The header with the time in ms.
-pub(super) const TIME: &str = "timestamp_in_ms";
+const TIME: &str = "timestamp_in_ms";
 
 /// A property `timestamp` from this one on is in ms: as seconds, it would be in the year 5138.
 const MIN_MS: i64 = 100_000_000_000;
@@ -52,7 +52,7 @@ const MIN_MS: i64 = 100_000_000_000;
 const MAX_BATCH: usize = 128;
 
 /// Headers that the server writes for this delivery.
-const OF_DELIVERY: [&str; 3] = [TIME, "x-delivery-count", "x-acquired-count"];
+pub(super) const OF_DELIVERY: [&str; 3] = [TIME, "x-delivery-count", "x-acquired-count"];
 
 /// A queue.
 pub(crate) struct RabbitSource {

@@ -124,7 +124,7 @@ fn door(
     let destination = r.text(&path("destination"), text).filter(|text| !text.is_empty());
     let dialect = dialect.unwrap_or(Dialect::Own);
     let exchanges = exchanges(r, &path("exchanges"), dialect);
-    let (to, delay) = waiting_queue(r, &path, dialect);
+    let (to, delay) = waiting_queue(r, &path, dialect, from.as_deref());
     let sink = sink.filter(|sink| sinks.contains_key(sink))?;
     Some(DoorSection {
         sink,
@@ -176,6 +176,7 @@ fn waiting_queue(
     r: &mut ConfigReader,
     path: &impl Fn(&str) -> String,
     dialect: Dialect,
+    from: Option<&str>,
 ) -> (Option<String>, Option<Duration>) {
     let (to_path, delay_path) = (path("to"), path("delay"));
     if dialect != Dialect::Expiration {
@@ -190,8 +191,7 @@ fn waiting_queue(
     if to.is_none() {
         r.fault(&to_path, "where the queue dead-letters to is expected, such as `orders/cancel`".to_owned(), None);
     }
-    let from = r.text(&path("from"), |text| Ok(text.to_owned()));
-    if to.is_some() && to.as_deref().map(|to| to.trim_start_matches('/')) == from.as_deref() {
+    if to.is_some() && to.as_deref().map(|to| to.trim_start_matches('/')) == from {
         r.fault(&to_path, "the door would read what it publishes".to_owned(), None);
     }
     let delay = r.has(&delay_path).then(|| r.duration(&delay_path, Duration::from_millis(1), MAX_DELAY));

@@ -78,6 +78,13 @@ fn one(id: &str, headers: Vec<(&'static str, AMQPValue)>, body: &str) -> Vec<Sen
     vec![Sent { id: Some(id.to_owned()), headers, body: body.to_owned() }]
 }
 
+/// A message for each number, which is its body.
+fn numbered(numbers: Range<usize>, headers: Vec<(&'static str, AMQPValue)>) -> Vec<Sent> {
+    let message =
+        |number: usize| Sent { id: Some(format!("m{number}")), headers: headers.clone(), body: number.to_string() };
+    numbers.map(message).collect()
+}
+
 /// All messages of the queue `out`, which stay there.
 fn published(rabbit: &RabbitServer) -> Vec<Published> {
     let message = |delivery: lapin::message::Delivery| Published {
@@ -127,12 +134,7 @@ fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
     let Some((timeline, rabbit)) = servers() else { return };
     let config = config(&timeline, &rabbit, "batch = 100\n");
     let send = |numbers: Range<usize>| {
-        let message = |number: usize| Sent {
-            id: Some(format!("m{number}")),
-            headers: vec![text("punctual-in", "3s"), text("punctual-destination", "out")],
-            body: number.to_string(),
-        };
-        send(&rabbit, numbers.map(message).collect());
+        send(&rabbit, numbered(numbers, vec![text("punctual-in", "3s"), text("punctual-destination", "out")]));
     };
     let _instances = kills::run("rabbitmq", &config, send, || published(&rabbit));
     assert!(patient(PATIENCE, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
@@ -181,12 +183,7 @@ fn nothing_is_acknowledged_while_the_timeline_is_away() {
     let config = config(&timeline, &rabbit, "destination = \"out\"\nbatch = 50\n");
     let mut instance = Punctual::start(&config);
     timeline.server.kill();
-    let message = |number: usize| Sent {
-        id: Some(format!("m{number}")),
-        headers: vec![text("punctual-in", "1ms")],
-        body: number.to_string(),
-    };
-    send(&rabbit, (0..300).map(message).collect());
+    send(&rabbit, numbered(0..300, vec![text("punctual-in", "1ms")]));
     instance.until("waiting", |instance| status(instance)["status"] == "waiting");
     std::thread::sleep(Duration::from_secs(8));
     instance.kill();
@@ -204,12 +201,7 @@ fn a_connection_that_ends_while_the_door_waits_stops_nothing() {
     let mut timeline = RedisServer::start(&["--appendonly", "yes"]);
     let mut instance = Punctual::start(&config(&timeline, &rabbit, "destination = \"out\"\nbatch = 50\n"));
     timeline.server.kill();
-    let message = |number: usize| Sent {
-        id: Some(format!("m{number}")),
-        headers: vec![text("punctual-in", "1ms")],
-        body: number.to_string(),
-    };
-    send(&rabbit, (0..300).map(message).collect());
+    send(&rabbit, numbered(0..300, vec![text("punctual-in", "1ms")]));
     instance.until("waiting", |instance| status(instance)["status"] == "waiting");
     rabbit.control(&["close_all_connections", "a test"]);
     timeline.server.restart();

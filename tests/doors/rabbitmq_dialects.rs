@@ -11,11 +11,11 @@ use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 
-/// An instance with one door, whose queue is `punctual.in`.
-fn start(timeline: &RedisServer, rabbit: &RabbitServer, door: &str) -> Punctual {
+/// An instance with one door, which reads this queue.
+fn start(timeline: &RedisServer, rabbit: &RabbitServer, from: &str, door: &str) -> Punctual {
     Punctual::start(&format!(
         "[redis]\nurl = \"{}\"\n[sinks.default]\nurl = \"{}\"\nanswer_timeout = \"7s\"\n\
-         [doors.in]\nsink = \"default\"\nfrom = \"punctual.in\"\nrejected = \"punctual.rejected\"\n{door}",
+         [doors.in]\nsink = \"default\"\nfrom = \"{from}\"\nrejected = \"punctual.rejected\"\n{door}",
         timeline.url(),
         rabbit.url("")
     ))
@@ -58,7 +58,8 @@ fn a_message_for_the_plugin_arrives_as_from_the_plugin() {
     let Some((timeline, rabbit)) = servers() else { return };
     rabbit.bind("", "orders.delayed", ExchangeKind::Topic, "punctual.in");
     rabbit.bind("", "orders", ExchangeKind::Topic, "out");
-    let instance = start(&timeline, &rabbit, "dialect = \"x-delay\"\nexchanges = [\"orders.delayed=orders\"]");
+    let instance =
+        start(&timeline, &rabbit, "punctual.in", "dialect = \"x-delay\"\nexchanges = [\"orders.delayed=orders\"]");
     let headers = table(&[
         ("x-delay", AMQPValue::LongInt(300)),
         ("number", AMQPValue::ShortInt(7)),
@@ -102,13 +103,7 @@ fn a_short_expiration_does_not_wait_behind_a_long_one() {
         channel.queue_declare("waiting".into(), options, arguments).await.expect("a queue");
     });
     let expiring = |ms: &str| BasicProperties::default().with_message_id(ms.into()).with_expiration(ms.into());
-    let door = "dialect = \"expiration\"\nto = \"out\"\n";
-    let instance = Punctual::start(&format!(
-        "[redis]\nurl = \"{}\"\n[sinks.default]\nurl = \"{}\"\nanswer_timeout = \"7s\"\n\
-         [doors.in]\nsink = \"default\"\nfrom = \"waiting\"\nrejected = \"punctual.rejected\"\n{door}",
-        timeline.url(),
-        rabbit.url("")
-    ));
+    let instance = start(&timeline, &rabbit, "waiting", "dialect = \"expiration\"\nto = \"out\"\n");
     publish(&rabbit, "", "waiting", b"long", expiring("6000"));
     publish(&rabbit, "", "waiting", b"short", expiring("300"));
     let first = published(&rabbit, &instance);
@@ -123,7 +118,7 @@ fn a_short_expiration_does_not_wait_behind_a_long_one() {
 #[test]
 fn a_rejected_message_keeps_its_properties() {
     let Some((timeline, rabbit)) = servers() else { return };
-    let instance = start(&timeline, &rabbit, "dialect = \"celery\"\nexchanges = [\"celery.delayed=\"]");
+    let instance = start(&timeline, &rabbit, "punctual.in", "dialect = \"celery\"\nexchanges = [\"celery.delayed=\"]");
     let headers = table(&[("id", text("a")), ("eta", text("tomorrow")), ("retries", AMQPValue::LongInt(0))]);
     let properties =
         BasicProperties::default().with_correlation_id("c1".into()).with_expiration("1".into()).with_headers(headers);

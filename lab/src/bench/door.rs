@@ -107,8 +107,7 @@ async fn door(setup: &BenchSetup, options: &Options, fleet: &Fleet) -> anyhow::R
     loop {
         let now = put::count(setup).await?;
         if now == options.tasks {
-            let cpu = before.zip(fleet.cpu()).map(|(before, after)| after.saturating_sub(before));
-            return Ok(Part { span: begun.elapsed(), cpu });
+            return Ok(Part { span: begun.elapsed(), cpu: spent(before, fleet.cpu()) });
         }
         if now > last {
             (last, progress) = (now, Instant::now());
@@ -179,7 +178,7 @@ async fn batch(setup: &BenchSetup, options: &Options, out: &str) -> anyhow::Resu
     let load = Load { name: "batch", connections: 1, each: options.tasks, in_batch: true, payload: options.payload };
     let before = fleet.cpu();
     let seconds = load.put(setup, api).await?;
-    let cpu = before.zip(fleet.cpu()).map(|(before, after)| after.saturating_sub(before));
+    let cpu = spent(before, fleet.cpu());
     fleet.end().await?;
     Ok(Part { span: Duration::from_secs_f64(seconds), cpu })
 }

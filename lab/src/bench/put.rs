@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::fleet::Fleet;
 use super::http::{ApiConnection, Puts};
-use super::moment::each;
+use super::moment::{each, spent};
 use super::report::Report;
 use super::setup::BenchSetup;
 use super::tasks::{self, Batch, SHARDS, ScheduleKind};
@@ -59,7 +59,7 @@ pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -
         let put = load.each * connections;
         let rate = put as f64 / seconds;
         report.figure(format!("{name}_per_second"), rate, format!("tasks, {text} connection(s)"));
-        let cpu = before.1.zip(fleet.cpu()).map(|(before, after)| after.saturating_sub(before));
+        let cpu = spent(before.1, fleet.cpu());
         report.figure(format!("{name}_instance_us"), each(cpu, put), "CPU of the instance for a task");
         if in_batch {
             let grew = most.zip(before.0).map(|(most, before)| most.saturating_sub(before) as f64 / MIB);

@@ -222,7 +222,9 @@ async fn ask_door(config: &Config, door: &Door) -> Finding {
             Err(CheckFailure::new(config, &path("sink"), Kind::Unreachable, detail))
         }
     };
-    if let Some(detail) = missing(door, door.to.as_deref()).await.filter(|_| result.is_ok()) {
+    if result.is_ok()
+        && let Some(detail) = missing(door, door.to.as_deref()).await
+    {
         let hint = format!("make it, or messages are dead after `patience`; it is named in `{}`", path("to"));
         warnings.push((format!("messages would be refused: {detail}"), Some(hint)));
     }

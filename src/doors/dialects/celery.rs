@@ -34,6 +34,5 @@ pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timest
         _ => None,
     };
     let id = id.transpose().map_err(|fault| Rejection::of(&[fault]))?;
-    let (key, headers, drops_expiration) = (None, Vec::new(), false);
-    ForeignTask { door, intake, message, now, id, when, destination, key, headers, drops_expiration }.put()
+    ForeignTask { id, ..ForeignTask::new(door, intake, message, now, when, destination) }.put()
 }

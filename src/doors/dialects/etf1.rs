@@ -47,8 +47,8 @@ pub(super) fn read(door: &Door, intake: &Intake, record: &Incoming, now: Timesta
         ("scheduler-topic", text(door.from.clone())),
     ];
     let key = Some(header(record, TARGET_KEY).unwrap_or_else(|| id.as_str().to_owned()));
-    let (id, when, drops_expiration) = (Some(id), When::At(due), false);
-    ForeignTask { door, intake, message: record, now, id, when, destination, key, headers, drops_expiration }.put()
+    let task = ForeignTask::new(door, intake, record, now, When::At(due), destination);
+    ForeignTask { id: Some(id), key, headers, ..task }.put()
 }
 
 /// The value of a header as text; `None` if there is none, or it is no text.

@@ -30,6 +30,6 @@ pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timest
         return Err(Rejection::new("no_destination", "the door has no `to`"));
     };
     let when = after(message, now, delay)?;
-    let (id, key, headers) = (None, None, Vec::new());
-    ForeignTask { door, intake, message, now, id, when, destination, key, headers, drops_expiration: true }.put()
+    let task = ForeignTask::new(door, intake, message, now, when, destination);
+    ForeignTask { drops_expiration: true, ..task }.put()
 }

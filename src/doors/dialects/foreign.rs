@@ -34,7 +34,20 @@ pub(super) struct ForeignTask<'a> {
     pub(super) drops_expiration: bool,
 }
 
-impl ForeignTask<'_> {
+impl<'a> ForeignTask<'a> {
+    /// A task whose message names no id and keeps its headers.
+    pub(super) fn new(
+        door: &'a Door,
+        intake: &'a Intake,
+        message: &'a Incoming,
+        now: Timestamp,
+        when: When,
+        destination: String,
+    ) -> ForeignTask<'a> {
+        let (id, key, headers, drops_expiration) = (None, None, Vec::new(), false);
+        ForeignTask { door, intake, message, now, id, when, destination, key, headers, drops_expiration }
+    }
+
     /// The instruction to put it.
     ///
     /// # Errors
@@ -98,7 +111,8 @@ impl ForeignTask<'_> {
         // In RabbitMQ the property stands there, too, and a header of that name is another one.
         let texts =
             self.message.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(sink_headers::CONTENT_TYPE));
-        let content_type = texts.filter_map(|(_, value)| String::from_utf8(value.to_vec()).ok()).next();
+        let mut texts = texts.filter_map(|(_, value)| String::from_utf8(value.to_vec()).ok());
+        let content_type = texts.next();
         let content_type = content_type.filter(|text| is_name(text));
         Ok(if bytes.is_empty() { Payload::Empty } else { Payload::Raw { bytes, content_type } })
     }

@@ -83,9 +83,8 @@ pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timest
     envelope.insert("destinationAddress".to_owned(), raw(&schedule.destination));
     let message = &Incoming { body: Some(Bytes::from(raw(&envelope).get().to_owned())), ..message.clone() };
     // Every endpoint has an exchange with its name, which takes any routing key.
-    let (destination, key, headers) = (format!("{exchange}/"), None, Vec::new());
-    ForeignTask { door, intake, message, now, id: Some(id), when, destination, key, headers, drops_expiration: false }
-        .put()
+    let task = ForeignTask::new(door, intake, message, now, when, format!("{exchange}/"));
+    ForeignTask { id: Some(id), ..task }.put()
 }
 
 fn member<'a, T: Deserialize<'a>>(envelope: &'a Envelope, name: &str) -> Result<T, Rejection> {

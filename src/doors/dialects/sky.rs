@@ -57,8 +57,8 @@ pub(super) fn read(door: &Door, intake: &Intake, record: &Incoming, now: Timesta
     let list = headers.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).collect();
     let native = HeaderList::if_needed(door.source.kind(), list);
     let message = &Incoming { body: value, headers, native, ..record.clone() };
-    let (id, when, key, headers) = (Some(id), When::At(due), Some(key), Vec::new());
-    ForeignTask { door, intake, message, now, id, when, destination, key, headers, drops_expiration: false }.put()
+    let task = ForeignTask::new(door, intake, message, now, When::At(due), destination);
+    ForeignTask { id: Some(id), key: Some(key), ..task }.put()
 }
 
 /// The same in JSON.

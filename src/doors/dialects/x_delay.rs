@@ -33,8 +33,7 @@ pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timest
     let negated = i64::try_from(delay.as_millis()).map_or(i64::MIN, |ms| -ms);
     let headers = if delay.is_zero() { Vec::new() } else { vec![(DELAY, HeaderValue::Integer(negated))] };
     let when = after(message, now, delay)?;
-    let (id, key, drops_expiration) = (None, None, false);
-    ForeignTask { door, intake, message, now, id, when, destination, key, headers, drops_expiration }.put()
+    ForeignTask { headers, ..ForeignTask::new(door, intake, message, now, when, destination) }.put()
 }
 
 /// The delay, as the plugin reads it. Zero is at once.
