@@ -31,6 +31,9 @@ pub(super) struct VerifyArguments {
     /// still, take over and exchange slots; every write waits for a replica
     #[arg(long, conflicts_with_all = ["redis", "absent"])]
     cluster: bool,
+    /// Let users also schedule by sending messages to a door, which every instance has at the sink's broker
+    #[arg(long, conflicts_with = "absent")]
+    door: bool,
     /// How many instances to attack
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=32))]
     instances: u16,
@@ -106,6 +109,7 @@ fn options(arguments: &VerifyArguments, program: Program) -> Result<Options, Fai
         sink: sink.map(Into::into),
         redis: arguments.redis.clone().map(Into::into),
         cluster: arguments.cluster,
+        door: arguments.door,
         instances: arguments.instances.into(),
         rate: arguments.rate,
         length: Duration::from_secs(arguments.seconds),

@@ -99,7 +99,7 @@ impl Stage {
         let lanes = [(LANES[0], "default"), (LANES[1], "other")];
         let mut instances = Vec::new();
         for number in 0..options.instances {
-            let configure = |api| configuration(api, &place, &ground.redis.url, &sinks, &lanes);
+            let configure = |api| configuration(api, &place, &ground.redis.url, &sinks, &lanes, None);
             let instance = Instance::new(&options.program, number, configure)?;
             instance.start().await?;
             instances.push(instance);

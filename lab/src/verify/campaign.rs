@@ -11,7 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::time::{Instant, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::account::{Account, LANES, Load};
+use super::account::{self, Account, LANES, Load, Writer};
 use super::attack::{Done, attack};
 use super::ground::Ground;
 use super::instances::Instances;
@@ -19,7 +19,7 @@ use super::plan::plan;
 use super::proxy::Proxy;
 use super::report::{self, Report, Round};
 use super::samples::Samples;
-use super::{Kind, Place, TimelinePlace};
+use super::{Door, Kind, Place, TimelinePlace};
 use crate::servers::{self, Program};
 
 /// The time without faults at the end of a round. Longer than 10 s, because the judgement counts a moment as calm only 10 s
@@ -47,6 +47,8 @@ pub struct Options {
     pub redis: Option<SecretString>,
     /// Whether to start a cluster of three masters with a replica each for the timeline; each write then waits for a replica.
     pub cluster: bool,
+    /// Whether users also schedule by sending messages to a door, which every instance has.
+    pub door: bool,
     /// Number of instances, at least 1.
     pub instances: usize,
     /// Tasks put per second.
@@ -163,11 +165,16 @@ async fn round(
         kind: ground.kind,
         url: ground.sink.url.clone(),
         destinations: ["a", "b", "c"].map(|end| format!("{name}-{end}")).to_vec(),
+        door: options.door.then(|| Door { source: format!("{name}-in"), rejected: format!("{name}-rejected") }),
         same_clock: ground.sink.server.is_some() && ground.owns_timeline(),
     };
-    let instances = Instances::start(&options.program, Arc::clone(ground), &timeline).await?;
+    let writer = match &place.door {
+        Some(door) => Some(account::open_source(&place, door).await.context("creating the source of the door")?),
+        None => None,
+    };
+    let instances = Instances::start(&options.program, Arc::clone(ground), &timeline, place.door_options()).await?;
     let seed = options.seed.wrapping_add(number - 1);
-    let judged = attack_and_judge(options, seed, &instances, (&place, &timeline), stop, tell).await;
+    let judged = attack_and_judge(options, seed, &instances, (&place, &timeline), writer, stop, tell).await;
     for number in 0..options.instances {
         instances.end(number).await;
     }
@@ -192,10 +199,12 @@ async fn round(
 
 /// The names of what was created in the sink.
 fn names_in(place: &Place) -> Vec<String> {
-    match place.kind {
-        Kind::Nats => vec![super::account::stream_name(place)],
-        _ => place.destinations.clone(),
-    }
+    let mut names = match place.kind {
+        Kind::Nats => vec![account::stream_name(place)],
+        _ => place.read(),
+    };
+    names.extend(place.door.as_ref().map(|door| door.source.clone()));
+    names
 }
 
 /// Attacks while tasks are put, and judges the result.
@@ -204,12 +213,14 @@ async fn attack_and_judge(
     seed: u64,
     instances: &Arc<Instances>,
     (place, timeline): (&Place, &TimelinePlace),
+    writer: Option<Box<dyn Writer>>,
     stop: &CancellationToken,
     tell: &(dyn Fn(Step) + Sync),
 ) -> anyhow::Result<Round> {
     let late_before = late_bytes(&instances.ground);
-    let load = Load { rate: options.rate, seed, races: true };
-    let account = Account::open(place, timeline, load, instances.apis()).await.context("cannot begin to put tasks")?;
+    let load = Load { rate: options.rate, seed, same_clock: place.same_clock, races: true };
+    let account = Account::open(place, timeline, load, instances.apis(), writer).await;
+    let account = account.context("cannot begin to put tasks")?;
     let (done, samples) = under_attack(options, seed, instances, &account, stop, tell).await;
     tell(Step { share: 1.0, activity: "waiting until all is published", faults: done.faults.len(), ..Step::default() });
     let verdict = tokio::select! {

@@ -5,14 +5,17 @@ use std::net::SocketAddr;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::TimelinePlace;
+use super::account::DOOR;
 
-/// The configuration of an instance with this address, with short timeouts. Both URLs may contain passwords.
+/// The configuration of an instance with this address, with short timeouts. All URLs may contain passwords. `door` is what the
+/// door reads, and where it leaves what it cannot put.
 pub(super) fn configuration(
     api: SocketAddr,
     timeline: &TimelinePlace,
     redis: &SecretString,
     sinks: &[(&str, &SecretString)],
     lane_sinks: &[(&str, &str)],
+    door: Option<&(String, &str)>,
 ) -> anyhow::Result<String> {
     // A JSON string is also a TOML string.
     let quoted = |text: &str| serde_json::to_string(text);
@@ -32,6 +35,9 @@ pub(super) fn configuration(
     }
     for (lane, sink) in lane_sinks {
         text += &format!("[lanes.{lane}]\nsink = \"{sink}\"\n");
+    }
+    if let Some((from, rejected)) = door {
+        text += &format!("[doors.{DOOR}]\nsink = \"default\"\nfrom = \"{from}\"\nrejected = \"{rejected}\"\n");
     }
     Ok(text)
 }

@@ -57,7 +57,7 @@ struct Member {
 pub(super) type Turn = OwnedMutexGuard<()>;
 
 impl Instances {
-    /// Starts the instances; returns when all serve.
+    /// Starts the instances; returns when all serve. `door` is what their door reads, and where it leaves what it cannot put.
     ///
     /// # Errors
     /// If one does not serve, or Redis is unreachable.
@@ -65,13 +65,14 @@ impl Instances {
         program: &Program,
         ground: Arc<Ground>,
         place: &TimelinePlace,
+        door: Option<(String, &str)>,
     ) -> anyhow::Result<Arc<Instances>> {
         let key_reader = KeyReader::open(place.clone()).await?;
         let mut members = Vec::with_capacity(ground.links.len());
         for (number, links) in ground.links.iter().enumerate() {
             let lanes: Vec<(&str, &str)> = place.lanes.iter().map(|lane| (lane.as_str(), "default")).collect();
             let sinks = [("default", &links.sink_url)];
-            let configure = |api| configuration(api, place, &links.redis_url, &sinks, &lanes);
+            let configure = |api| configuration(api, place, &links.redis_url, &sinks, &lanes, door.as_ref());
             let instance = Instance::new(program, number, configure)?;
             members.push(Member {
                 instance,

@@ -35,8 +35,39 @@ pub struct Place {
     pub url: secrecy::SecretString,
     /// Topics, queues, subjects or streams of the campaign; created before the first task is put.
     pub destinations: Vec<String>,
+    /// Where instances read messages that ask for tasks, if they have a door.
+    pub door: Option<Door>,
     /// Whether it stamps messages with the timeline's time; this is known only for servers that were started here.
     pub same_clock: bool,
+}
+
+/// The door of every instance, on the broker of the sink.
+#[derive(Clone, Debug)]
+pub struct Door {
+    /// The topic, queue, stream, or subject with its stream that users send to; created before the first task is put.
+    pub source: String,
+    /// Where it leaves what it cannot put; created with the destinations.
+    pub rejected: String,
+}
+
+/// The name of the consumer or the group that reads the source, where it needs one.
+const DOOR_CONSUMER: &str = "punctual";
+
+impl Place {
+    /// Everything that the campaign reads.
+    fn read(&self) -> Vec<String> {
+        self.destinations.iter().chain(self.door.as_ref().map(|door| &door.rejected)).cloned().collect()
+    }
+
+    /// The option `from` of the door, and its option `rejected`.
+    fn door_options(&self) -> Option<(String, &str)> {
+        let Door { source, rejected } = self.door.as_ref()?;
+        let from = match self.kind {
+            Kind::Redis | Kind::Nats => format!("{source}/{DOOR_CONSUMER}"),
+            Kind::Kafka | Kind::RabbitMq => source.clone(),
+        };
+        Some((from, rejected))
+    }
 }
 
 /// Where tasks wait.

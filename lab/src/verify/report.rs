@@ -63,7 +63,7 @@ pub struct Round {
     pub kinds: BTreeMap<&'static str, Counted>,
     /// Bytes that reached a server after their sender had closed the connection.
     pub late_bytes: u64,
-    /// The answers to second requests of users.
+    /// The answers to second requests of users, and how many messages they sent to the door.
     pub races: BTreeMap<String, u64>,
     /// Counters.
     pub tally: Tally,
@@ -163,7 +163,7 @@ impl Display for Round {
         }
         if !self.races.is_empty() {
             let races: Vec<String> = self.races.iter().map(|(answer, count)| format!("{answer} {count}")).collect();
-            writeln!(f, "  second requests: {}", races.join(", "))?;
+            writeln!(f, "  second requests, and messages to the door: {}", races.join(", "))?;
         }
         let heads = ["4th/2nd", "of means"];
         writeln!(

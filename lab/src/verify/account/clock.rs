@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Added to the upper bound, because dues are whole ms, rounded down.
+/// Added to the bounds, because dues are whole ms, rounded down.
 const MARGIN: i64 = 2;
 
 /// The server's clock, based on the monotonic clock.
@@ -57,6 +57,12 @@ impl Clock {
     pub(super) fn at_latest(&self) -> i64 {
         let (sample, now) = self.read();
         (now + sample.high + (now - sample.taken) / 10_000).div_euclid(1000) + MARGIN
+    }
+
+    /// A time in ms that is certainly not in the future.
+    pub(super) fn at_earliest(&self) -> i64 {
+        let (sample, now) = self.read();
+        (now + sample.low - (now - sample.taken) / 10_000).div_euclid(1000) - MARGIN
     }
 
     /// When it will be `at` ms, approximately.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::entry::Entry;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, name_in};
 use super::{Fault, Tally};
 
 /// A dead occurrence in the timeline, read after the last put.
@@ -54,6 +54,7 @@ pub(super) fn judge(ledger: &mut Ledger, dead: &[Dead], left: &[(String, String)
     }
     judge_dead(ledger, &dead, faults);
     judge_unknown_ids(ledger);
+    ledger.counted.promised += ledger.by_message.judge(&mut ledger.violations);
     for (key, detail) in left {
         ledger.violations.add("left_over", key, detail);
     }
@@ -109,7 +110,7 @@ fn judge_dead(ledger: &mut Ledger, dead: &HashMap<&str, &Dead>, faults: &[Fault]
 fn judge_unknown_ids(ledger: &mut Ledger) {
     for (id, messages) in std::mem::take(&mut ledger.unknown_keys) {
         for message in messages {
-            let name = message.payload.split('"').nth(3).unwrap_or("");
+            let name = name_in(&message.payload).unwrap_or("");
             match ledger.unnamed.get(name) {
                 Some(entry) if entry.request_may_take_effect => ledger.counted.untold += 1,
                 _ => {

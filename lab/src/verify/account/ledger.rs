@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::time::Duration;
 
 use super::Violation;
+use super::by_message::ByMessage;
 use super::entry::{DefiniteAnswer, Entry, MIN_RECONNECT_TIME, Seen};
 use super::figures::Lateness;
 use super::version::Plan;
@@ -53,6 +54,8 @@ pub(super) struct Ledger {
     /// Messages with unknown ids, by id.
     pub(super) unknown_keys: HashMap<String, Vec<Message>>,
     ended: Ended,
+    /// What users sent to the door.
+    pub(super) by_message: ByMessage,
     pub(super) counted: Counted,
     pub(super) violations: Violations,
     /// Whether the sink drops a message whose key it has seen shortly before.
@@ -152,6 +155,11 @@ pub(super) fn payload(name: &str, version: usize) -> String {
     format!("{{\"task\": \"{name}\", \"version\":{version}, \"pad\":\"{}\"}}", "x".repeat(length))
 }
 
+/// The name in a payload.
+pub(super) fn name_in(payload: &str) -> Option<&str> {
+    payload.split('"').nth(3)
+}
+
 /// The destination of a message with this payload.
 pub(super) fn destination<'a>(payload: &str, destinations: &'a [String]) -> &'a str {
     let sum: usize = payload.bytes().map(usize::from).sum();
@@ -174,6 +182,7 @@ impl Ledger {
             ids: HashMap::new(),
             unknown_keys: HashMap::new(),
             ended: Ended { hasher: RandomState::new(), payloads: HashMap::new(), others: HashSet::new() },
+            by_message: ByMessage::default(),
             counted: Counted::default(),
             violations: Violations::default(),
             min_repeat_time: MIN_RECONNECT_TIME,
@@ -262,6 +271,19 @@ impl Ledger {
             None => return self.violations.add("wrong_key", &message.key, message.payload.clone()),
         }
         self.see(message);
+    }
+
+    /// The same for a message of a task that a user sent to the door under this name; `is_rejected` if the door left it
+    /// where it leaves what it cannot put.
+    pub(super) fn saw_by_message(&mut self, name: &str, message: &Message, is_rejected: bool) {
+        self.counted.published += 1;
+        if let Some((_, due)) = parts(&message.key).filter(|(_, due)| message.stamp < *due) {
+            let evidence = format!("{} ms before its due: {:.200}", due - message.stamp, message.payload);
+            self.violations.add("early", &message.key, evidence);
+        }
+        if self.by_message.saw(name, message, is_rejected, &mut self.violations) && !message.again {
+            self.counted.copies += 1;
+        }
     }
 
     fn see(&mut self, message: &Message) {

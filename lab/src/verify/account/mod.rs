@@ -1,5 +1,6 @@
 //! The campaign's own account: what users put and were promised, what its consumer read, and the judgement.
 
+mod by_message;
 mod clock;
 mod entry;
 mod figures;
@@ -12,6 +13,7 @@ mod rest;
 mod tests;
 mod users;
 mod version;
+mod write;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,6 +27,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::by_message::DOOR;
 use self::clock::Clock;
 use self::fleet::Fleet;
 use self::ledger::Ledger;
@@ -32,6 +35,7 @@ use self::read::Inlet;
 pub(super) use self::read::stream_name;
 use self::rest::Rest;
 use self::users::Users;
+pub(in crate::verify) use self::write::{Writer, open as open_source};
 use super::{Fault, Kind, Place, TimelinePlace};
 
 /// The lanes that instances must serve, all with the one sink. Tasks move between the first two; the last one shows in
@@ -45,6 +49,8 @@ pub struct Load {
     pub rate: u32,
     /// Determines every choice.
     pub seed: u64,
+    /// Whether the broker has the clock of the timeline.
+    pub same_clock: bool,
     /// Whether tasks are also replaced, cancelled and moved, many of them around their due.
     pub races: bool,
 }
@@ -103,7 +109,7 @@ pub struct Violation {
 pub struct Verdict {
     /// What was counted.
     pub tally: Tally,
-    /// The answers to second requests with their numbers: `replace in flight`.
+    /// The answers to second requests with their numbers, and the messages to the door: `replace in flight`, `by message: put`.
     pub races: BTreeMap<String, u64>,
     /// The first hundred violations of each law.
     pub violations: Vec<Violation>,
@@ -117,6 +123,8 @@ pub struct Account {
     inlet: Arc<Inlet>,
     rest: Arc<Rest>,
     opened: Instant,
+    /// How long nothing may change before what is left is judged.
+    still: Duration,
     /// Ends the consumer and the clock.
     stop: CancellationToken,
 }
@@ -130,6 +138,10 @@ const RESUME_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the timeline may stay unchanged before its content counts as left over.
 const STILL: Duration = Duration::from_secs(45);
 
+/// The same with a door. What a killed instance read from a Redis stream is read by another one after 60 s, which looks for it
+/// every 15 s.
+const STILL_WITH_DOOR: Duration = Duration::from_secs(120);
+
 /// Maximum time until nothing is left.
 const AT_ALL: Duration = Duration::from_secs(900);
 
@@ -139,15 +151,16 @@ const QUIET: Duration = Duration::from_secs(2);
 impl Account {
     /// Creates the destinations, attaches the consumer, and starts to put tasks.
     ///
-    /// `apis` are the addresses of instances that are believed to be up.
+    /// `apis` are the addresses of instances that are believed to be up; `writer` sends to the door of the campaign.
     ///
     /// # Errors
     /// If the timeline or the sink cannot be reached, or a destination cannot be created.
-    pub async fn open(
+    pub(super) async fn open(
         place: &Place,
         timeline: &TimelinePlace,
         load: Load,
         apis: watch::Receiver<Vec<SocketAddr>>,
+        writer: Option<Box<dyn Writer>>,
     ) -> Result<Account> {
         let rest = Arc::new(Rest::new(timeline)?);
         let (sent, micros) = rest.time().await?;
@@ -162,9 +175,10 @@ impl Account {
         read::attach(place, Arc::clone(&inlet)).await.context("attaching the consumer")?;
         tokio::spawn(keep_time(Arc::clone(&rest), Arc::clone(&clock), stop.clone()));
         let destinations = place.destinations.clone();
-        let users = Users::new(Fleet::new(apis), clock, ledger, destinations, load);
+        let users = Users::new(Fleet::new(apis), clock, ledger, destinations, writer, load);
         users.begin();
-        Ok(Account { users, inlet, rest, opened: Instant::now(), stop })
+        let still = if place.door.is_some() { STILL_WITH_DOOR } else { STILL };
+        Ok(Account { users, inlet, rest, opened: Instant::now(), still, stop })
     }
 
     /// The progress.
@@ -215,14 +229,15 @@ impl Account {
                 true => _ = empty_since.get_or_insert_with(Instant::now),
                 false => empty_since = None,
             }
-            if empty_since.is_some_and(|since| self.inlet.is_quiet(QUIET, since)) {
+            let is_complete = self.ledger().by_message.is_complete();
+            if is_complete && empty_since.is_some_and(|since| self.inlet.is_quiet(QUIET, since)) {
                 return Ok(());
             }
             let now = (self.rest.pending().await.ok(), self.ledger().counted.published);
             if before != Some(now) {
                 (before, moved) = (Some(now), Instant::now());
             }
-            if moved.elapsed() > STILL || begun.elapsed() > AT_ALL {
+            if moved.elapsed() > self.still || begun.elapsed() > AT_ALL {
                 left.context("reading what is left in the timeline")?;
                 let is_quiet = self.inlet.is_quiet(QUIET, moved);
                 anyhow::ensure!(is_quiet, "the sink does not say that it has no more messages");

@@ -34,8 +34,8 @@ type Places = BTreeMap<(String, i32), i64>;
 pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     let config = config(place)?;
     let admin: AdminClient<DefaultClientContext> = config.create().context("a client of Kafka")?;
-    let topics: Vec<NewTopic<'_>> = place
-        .destinations
+    let names = place.read();
+    let topics: Vec<NewTopic<'_>> = names
         .iter()
         .map(|name| {
             NewTopic::new(name, PARTITIONS, TopicReplication::Fixed(1))
@@ -51,11 +51,8 @@ pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
             Err((name, error)) => anyhow::bail!("making the topic `{name}`: {error}"),
         }
     }
-    let places: Places = place
-        .destinations
-        .iter()
-        .flat_map(|name| (0..PARTITIONS).map(move |partition| ((name.clone(), partition), 0)))
-        .collect();
+    let places: Places =
+        names.iter().flat_map(|name| (0..PARTITIONS).map(move |partition| ((name.clone(), partition), 0))).collect();
     // The library polls and is dropped outside of the runtime.
     std::thread::Builder::new().name("verify-kafka".to_owned()).spawn(move || {
         let mut places = places;

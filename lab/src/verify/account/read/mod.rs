@@ -3,6 +3,7 @@ mod kafka;
 mod nats;
 pub(in crate::verify) use self::nats::stream_name;
 mod rabbitmq;
+pub(super) use self::rabbitmq::address as rabbitmq_address;
 mod redis;
 
 use std::sync::Arc;
@@ -12,8 +13,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::by_message::BY_MESSAGE;
 use super::clock::Clock;
-use super::ledger::{self, Ledger, Message};
+use super::ledger::{self, Ledger, Message, name_in};
 use crate::verify::{Kind, Place};
 
 /// The headers of a message that are read.
@@ -41,6 +43,8 @@ pub(super) struct Inlet {
     pub(super) clock: Arc<Clock>,
     /// All destinations of tasks.
     destinations: Vec<String>,
+    /// Where the door leaves what it cannot put.
+    rejected: Option<String>,
     /// Whether the sink stamps messages with the timeline's own time.
     stamped: bool,
     /// The checks that found no more messages, since the last message.
@@ -51,7 +55,8 @@ pub(super) struct Inlet {
 impl Inlet {
     pub(super) fn new(ledger: Arc<Mutex<Ledger>>, clock: Arc<Clock>, place: &Place, stop: CancellationToken) -> Inlet {
         let destinations = place.destinations.clone();
-        Inlet { ledger, clock, destinations, stamped: place.same_clock, quiet: Mutex::new(None), stop }
+        let rejected = place.door.as_ref().map(|door| door.rejected.clone());
+        Inlet { ledger, clock, destinations, rejected, stamped: place.same_clock, quiet: Mutex::new(None), stop }
     }
 
     /// A message was read from a destination; `stamp` is when the sink accepted it, in ms, if it says so.
@@ -62,12 +67,16 @@ impl Inlet {
         *self.quiet.lock() = None;
         let message = Message { key, payload, trace, stamp, again };
         let mut ledger = self.ledger.lock();
+        let is_rejected = self.rejected.as_deref() == Some(destination);
         let named = ledger::destination(&message.payload, &self.destinations);
-        if destination != named {
+        if !is_rejected && destination != named {
             let evidence = format!("in `{destination}`, for `{named}`: {:.200}", message.payload);
             ledger.violations.add("wrong_destination", &message.key, evidence);
         }
-        ledger.saw(&message);
+        match name_in(&message.payload).filter(|name| is_rejected || name.starts_with(BY_MESSAGE)) {
+            Some(name) => ledger.saw_by_message(name, &message, is_rejected),
+            None => ledger.saw(&message),
+        }
     }
 
     /// A check of the sink that began at `began` found no more messages. It says nothing about messages that came

@@ -31,7 +31,7 @@ const ANSWER: Duration = Duration::from_secs(3);
 pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     let config = Config {
         name: stream_name(place),
-        subjects: place.destinations.clone(),
+        subjects: place.read(),
         storage: StorageType::File,
         duplicate_window: WINDOW,
         max_age: KEPT,

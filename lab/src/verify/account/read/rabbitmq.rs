@@ -27,7 +27,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Declares the queues, durable.
 pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     let url = address(place.url.expose_secret());
-    let queues = place.destinations.clone();
+    let queues = place.read();
     let declaring = async {
         let channel = Connection::connect(&url, ConnectionProperties::default()).await?.create_channel().await?;
         for queue in &queues {
@@ -42,7 +42,7 @@ pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
 }
 
 /// Without a virtual host, or with an empty one, a URL means `/`. A heartbeat detects a broken connection.
-fn address(url: &str) -> String {
+pub(in crate::verify::account) fn address(url: &str) -> String {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let url = match host.split_once('/') {
         None => format!("{url}/%2f"),

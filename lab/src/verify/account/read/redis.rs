@@ -23,8 +23,7 @@ pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     let client = Client::open(place.url.expose_secret()).context("the sink's address")?;
     connect(&client).await.context("connecting to the sink")?;
     // The last message that was read, by stream.
-    let mut last: BTreeMap<String, String> =
-        place.destinations.iter().map(|name| (name.clone(), "0-0".to_owned())).collect();
+    let mut last: BTreeMap<String, String> = place.read().into_iter().map(|name| (name, "0-0".to_owned())).collect();
     tokio::spawn(async move { while inlet.goes_on(read(&client, &mut last, &inlet)).await {} });
     Ok(())
 }

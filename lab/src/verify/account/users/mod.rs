@@ -3,6 +3,7 @@
 
 mod acts;
 mod batches;
+mod by_message;
 mod steering;
 mod stories;
 
@@ -22,6 +23,7 @@ use super::Load;
 use super::clock::Clock;
 use super::fleet::Fleet;
 use super::ledger::Ledger;
+use super::write::Writer;
 
 /// How often users start something.
 const TICK: Duration = Duration::from_millis(50);
@@ -38,8 +40,10 @@ pub(super) struct Users {
     pub(super) clock: Arc<Clock>,
     ledger: Arc<Mutex<Ledger>>,
     destinations: Vec<String>,
+    /// The source of the door, if there is one.
+    writer: Option<Box<dyn Writer>>,
     load: Load,
-    /// The answers to second requests.
+    /// The answers to second requests, and the messages to the door.
     races: Mutex<BTreeMap<String, u64>>,
     /// How many of them met their task in flight.
     pub(super) met: AtomicU64,
@@ -59,6 +63,7 @@ impl Users {
         clock: Arc<Clock>,
         ledger: Arc<Mutex<Ledger>>,
         destinations: Vec<String>,
+        writer: Option<Box<dyn Writer>>,
         load: Load,
     ) -> Arc<Users> {
         Arc::new(Users {
@@ -66,6 +71,7 @@ impl Users {
             clock,
             ledger,
             destinations,
+            writer,
             load,
             races: Mutex::default(),
             met: AtomicU64::new(0),
@@ -101,7 +107,7 @@ impl Users {
         self.numbers.load(Ordering::Relaxed)
     }
 
-    /// The answers to second requests with their numbers.
+    /// The answers to second requests, and the messages to the door, with their numbers.
     pub(super) fn races(&self) -> BTreeMap<String, u64> {
         self.races.lock().clone()
     }
@@ -144,6 +150,10 @@ impl Users {
     fn single(self: &Arc<Users>, random: &mut StdRng) {
         let own = StdRng::seed_from_u64(random.random());
         let users = Arc::clone(self);
+        if self.writer.is_some() && random.random_bool(0.3) {
+            self.open.spawn(users.by_message(own));
+            return;
+        }
         match random.random_range(0..100) {
             0..6 => self.open.spawn(users.series(own)),
             6..14 => self.open.spawn(users.post(own)),
@@ -174,7 +184,11 @@ impl Users {
 
     /// A name that no other task of the campaign has.
     fn name(&self, kind: &str) -> String {
-        format!("{kind}-{}", self.numbers.fetch_add(1, Ordering::Relaxed))
+        format!("{kind}-{}", self.number())
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     fn count(&self, race: &str, answer: &str) {
