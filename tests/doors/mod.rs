@@ -3,6 +3,7 @@
 mod kafka;
 mod kills;
 mod nats;
+mod poison;
 mod rabbitmq;
 mod rabbitmq_dialects;
 mod redis;

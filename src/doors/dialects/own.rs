@@ -117,7 +117,13 @@ fn put(
     let options =
         ReadOptions { limits: &door.limits, expect_id: false, lane: door.default_lane(), zone: door.zone.as_deref() };
     let read = spec::read_checked(task.as_bytes(), &options, now, &|_, _| None);
-    let read = read.map_err(|faults| headers.faults.extend(faults.into_iter().map(by_header))).ok();
+    // A schedule that was left out for its fault is not missing.
+    let has_bad_schedule = headers.faults.iter().any(|fault| is_schedule(&fault.pointer));
+    let is_news = |fault: &Fault| !(has_bad_schedule && fault.pointer == "/schedule" && fault.code == "missing_field");
+    let read = read.map_err(|faults| {
+        headers.faults.extend(faults.into_iter().filter(is_news).map(by_header));
+    });
+    let read = read.ok();
     let payload = super::body(door, message).map(|body| payload(body, headers.content_type.take()));
     let payload = payload.map_err(|fault| headers.faults.push(fault)).ok();
     let (Some(id), Some(read), Some(payload), []) = (id, read, payload, headers.faults.as_slice()) else {
@@ -252,6 +258,11 @@ fn from_sent(schedule: &mut Map<String, Value>, sent: Timestamp) {
     if schedule.contains_key("every") && !schedule.contains_key("start") {
         schedule.insert("start".to_owned(), Value::from(sent.to_string()));
     }
+}
+
+/// Whether a header is one of those of which a message has exactly one.
+fn is_schedule(header: &str) -> bool {
+    header.strip_prefix(PREFIX).is_some_and(|field| SCHEDULES.contains(&field))
 }
 
 /// Whether a native header travels on, by its name in lower case: it has no place of its own in a task.
