@@ -87,6 +87,18 @@ impl NativeHeaders {
         self.len() == 0
     }
 
+    /// The names of the headers, in order.
+    pub fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        match self {
+            #[cfg(feature = "rabbitmq")]
+            NativeHeaders::RabbitMq(properties) => {
+                let table = properties.headers().as_ref();
+                Box::new(table.into_iter().flat_map(|table| table.inner().keys().map(|name| name.as_str())))
+            }
+            NativeHeaders::List(list) => Box::new(list.headers.iter().map(|(name, _)| name.as_str())),
+        }
+    }
+
     /// The value of a header; of the first one if the name is repeated.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<HeaderValue<'_>> {

@@ -62,6 +62,8 @@ pub struct Incoming {
     /// Its place in the source, which no other message has or had: the id of an entry; partition, offset and time; number
     /// and time; or what a producer wrote.
     pub place: String,
+    /// Whether the place is another one when it is read again, because nothing in the message tells it from others.
+    pub is_place_random: bool,
     /// When it was sent, in epoch milliseconds; `None` if the broker does not tell.
     pub time_ms: Option<i64>,
     /// The record key of Kafka.

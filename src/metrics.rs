@@ -3,6 +3,7 @@
 //! Code in a hot loop gets [`LaneMetrics`] or [`SinkMetrics`] once and keeps it, so that counting is one atomic
 //! addition. Labels are the configured lanes and sinks, and words of fixed lists; never task ids.
 
+mod doors;
 mod labels;
 mod register;
 
@@ -16,10 +17,12 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use self::doors::DoorFamilies;
+pub use self::doors::DoorMetrics;
 pub use self::labels::LATENESS_BUCKETS;
 use self::labels::{
-    ActionLabel, CallBuckets, CallLabel, CopyLabel, DoorCodeLabel, DoorLabel, DoorResultLabel, LaneLabel,
-    LatenessBuckets, PublishedLabel, ReasonLabel, RedirectLabel, RequestLabel, ResultLabel, SinkLabel, VerbLabel,
+    ActionLabel, CallBuckets, CallLabel, CopyLabel, LaneLabel, LatenessBuckets, PublishedLabel, ReasonLabel,
+    RedirectLabel, RequestLabel, ResultLabel, SinkLabel, VerbLabel,
 };
 
 /// Reasons of death. They start at zero, so that the first death of each reason counts as an increase.
@@ -30,9 +33,6 @@ const ALARMING_RESULTS: [&str; 3] = ["refused", "broken", "unconfirmed"];
 
 /// Kinds of redirects. They start at zero.
 const REDIRECT_KINDS: [&str; 2] = ["moved", "moving"];
-
-/// Results of a door's messages that are watched from the first one on. They start at zero.
-const DOOR_RESULTS: [&str; 2] = ["created", "rejected"];
 
 /// HTTP statuses that deserve an alert from the first one on. They start at zero with a route's first request.
 const FAILURE_CODES: [u16; 2] = [500, 503];
@@ -77,10 +77,7 @@ pub struct Metrics {
     calls: Family<CallLabel, Counter>,
     call_seconds: Family<VerbLabel, Histogram, CallBuckets>,
     requests: Family<RequestLabel, Counter>,
-    door_messages: Family<DoorResultLabel, Counter>,
-    door_rejected: Family<DoorCodeLabel, Counter>,
-    door_status: Family<DoorLabel, Gauge>,
-    door_lag: Family<DoorLabel, Gauge<f64, AtomicU64>>,
+    doors: DoorFamilies,
     /// Dead occurrences that were dropped because of the cap or their age.
     pub dead_dropped: Counter,
     /// Dead occurrences at the moment, over all shards.
@@ -149,31 +146,6 @@ pub struct LaneMetrics {
     pub oldest_due: Gauge<f64, AtomicU64>,
 }
 
-/// The metrics of one door. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct DoorMetrics {
-    door: String,
-    messages: Family<DoorResultLabel, Counter>,
-    rejected: Family<DoorCodeLabel, Counter>,
-    /// 0 it reads, 1 it waits for the timeline or the destination for rejected messages, 2 its source is unavailable.
-    pub status: Gauge,
-    /// Seconds from the last message of a batch to its reading.
-    pub lag: Gauge<f64, AtomicU64>,
-}
-
-impl DoorMetrics {
-    /// Counts a message by result: `created`, `replaced`, `unchanged`, `cancelled`, `cancel_in_flight`, `cancel_unknown`,
-    /// `superseded`, `too_late`, `loop`, `rejected`.
-    pub fn message(&self, result: &'static str) {
-        self.messages.get_or_create(&DoorResultLabel { door: self.door.clone(), result }).inc();
-    }
-
-    /// Counts a rejected message by code.
-    pub fn rejected(&self, code: &'static str) {
-        self.rejected.get_or_create(&DoorCodeLabel { door: self.door.clone(), code }).inc();
-    }
-}
-
 /// The metrics of one sink. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SinkMetrics {
@@ -235,10 +207,7 @@ impl Metrics {
             calls: Family::default(),
             call_seconds: Family::new_with_constructor(CallBuckets),
             requests: Family::default(),
-            door_messages: Family::default(),
-            door_rejected: Family::default(),
-            door_status: Family::default(),
-            door_lag: Family::default(),
+            doors: DoorFamilies::default(),
             dead_dropped: Counter::default(),
             dead_kept: Gauge::default(),
             lanes_unserved: Gauge::default(),
@@ -253,7 +222,7 @@ impl Metrics {
         };
         metrics.register_tasks();
         metrics.register_lanes();
-        metrics.register_doors();
+        metrics.doors.register(&mut metrics.registry);
         metrics.register_outside();
         // `instance` is the label that Prometheus itself gives to a target.
         let build = vec![("version".to_owned(), version.to_owned()), ("instance_id".to_owned(), instance.to_owned())];
@@ -366,22 +335,6 @@ impl Metrics {
             publish_seconds: self.publish_seconds.get_or_create_owned(&label),
             breaker: self.breaker.get_or_create_owned(&label),
             failing_destinations: self.failing_destinations.get_or_create_owned(&label),
-        }
-    }
-
-    /// The metrics of a door, by its name in the configuration.
-    #[must_use]
-    pub fn door(&self, door: &str) -> DoorMetrics {
-        let label = DoorLabel { door: door.to_owned() };
-        for result in DOOR_RESULTS {
-            self.door_messages.get_or_create(&DoorResultLabel { door: door.to_owned(), result }).inc_by(0);
-        }
-        DoorMetrics {
-            door: door.to_owned(),
-            messages: self.door_messages.clone(),
-            rejected: self.door_rejected.clone(),
-            status: self.door_status.get_or_create_owned(&label),
-            lag: self.door_lag.get_or_create_owned(&label),
         }
     }
 

@@ -179,6 +179,7 @@ fn incoming(delivery: Delivery, connection: u64) -> Incoming {
     let kept = native::of(&properties);
     let place = place(&kept, &exchange, &key, &data);
     Incoming {
+        is_place_random: kept.message_id().is_none(),
         place: place.to_string(),
         time_ms: time(&properties),
         key: None,

@@ -1,4 +1,5 @@
-//! What the log says of a door: a line when it stops and one when it goes on, and a few each minute of rejected messages.
+//! What the log says of a door: a line when it stops and one when it goes on, a few each minute of rejected messages, and one
+//! about what messages lack.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::{Door, DoorStatus};
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// Maximum number of lines about rejected messages in that time.
-const MAX_LINES: u64 = 10;
+const MAX_REJECTED_LINES: u64 = 10;
 
 /// What was logged of a door.
 #[derive(Default)]
@@ -21,6 +22,10 @@ pub(super) struct DoorLog {
     stopped: Option<(Instant, Instant)>,
     /// Since when lines about rejected messages are counted, and how many there were.
     rejected: Option<(Instant, u64)>,
+    /// Whether it was logged that messages are not identified.
+    unidentified: bool,
+    /// Whether it was logged that headers are left out.
+    headers_dropped: bool,
 }
 
 impl DoorLog {
@@ -53,13 +58,36 @@ impl DoorLog {
         let minute = self.rejected.take().filter(|(since, _)| now.duration_since(*since) < LOG_PAUSE);
         let (since, lines) = minute.unwrap_or((now, 0));
         self.rejected = Some((since, lines + 1));
-        if lines < MAX_LINES {
+        if lines < MAX_REJECTED_LINES {
             let (code, detail) = (why.code, why.detail.as_str());
             let dropped = door.rejected.is_none();
             warn!(door = door.name, place, code, detail, dropped, "a message was rejected");
         }
-        if lines == MAX_LINES {
+        if lines == MAX_REJECTED_LINES {
             warn!(door = door.name, "more messages were rejected; no more lines in this minute");
+        }
+    }
+
+    /// A message would become a task with another id or due if it were read again. Logged once: the metric counts them.
+    pub(super) fn unidentified(&mut self, door: &Door, place: &str) {
+        if !std::mem::replace(&mut self.unidentified, true) {
+            warn!(
+                door = door.name,
+                place,
+                "messages have no `message_id`, or no time that a delay could count from: one that is read again is another task, or is due later"
+            );
+        }
+    }
+
+    /// A task does not have all headers of its message. Logged once: the metric counts them.
+    pub(super) fn headers_dropped(&mut self, door: &Door, place: &str, headers: usize) {
+        if !std::mem::replace(&mut self.headers_dropped, true) {
+            warn!(
+                door = door.name,
+                place,
+                headers,
+                "headers are left out: they are no text, and the sink of the lane is of another kind than the door"
+            );
         }
     }
 }

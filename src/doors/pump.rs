@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::batch::{BatchPart, Sent, plan};
-use super::dialects::{self, Instruction, Rejection};
+use super::dialects::{self, Instruction, PutInstruction, Rejection};
 use super::door_log::DoorLog;
 use super::{Door, DoorState, DoorStatus, rejected};
 use crate::clock::{Backoff, Timestamp};
@@ -148,8 +148,10 @@ impl Pump {
                     continue;
                 }
             };
-            if matches!(instruction, Instruction::CancelTooLate(_)) {
-                too_late.push(number);
+            match &instruction {
+                Instruction::CancelTooLate(_) => too_late.push(number),
+                Instruction::Put(put) => self.note_loss(message, put),
+                _ => {}
             }
             sent.push(Sent { number, time: message.time_ms.map(Timestamp::from_millis), instruction });
         }
@@ -165,6 +167,19 @@ impl Pump {
         self.resumed(Half::Processing);
         self.count(&batch, results);
         Ok(())
+    }
+
+    /// Counts what a message lacks to be put once under one key, and what its task does not keep of it.
+    fn note_loss(&self, message: &Incoming, put: &PutInstruction) {
+        let (is_unidentified, dropped) = (put.is_unidentified(message), put.dropped_headers(message));
+        self.metrics.unidentified.inc_by(u64::from(is_unidentified));
+        self.metrics.headers_dropped.inc_by(dropped as u64);
+        if is_unidentified {
+            self.progress.lock().log.unidentified(&self.door, &message.place);
+        }
+        if dropped > 0 {
+            self.progress.lock().log.headers_dropped(&self.door, &message.place, dropped);
+        }
     }
 
     /// Makes the calls of a part, and repeats those that the timeline did not answer, until it has answered all.

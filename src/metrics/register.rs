@@ -70,16 +70,6 @@ impl Metrics {
         r.register("lanes_unserved", "Lanes with tasks that this instance does not serve", self.lanes_unserved.clone());
     }
 
-    pub(super) fn register_doors(&mut self) {
-        let r = &mut self.registry;
-        r.register("door_messages", "Messages that a door has read, by result", self.door_messages.clone());
-        r.register("door_rejected", "Messages that a door has rejected, by code", self.door_rejected.clone());
-        let status = "0 the door goes on, 1 it waits for the timeline or for `rejected`, 2 its source is unavailable";
-        r.register("door_status", status, self.door_status.clone());
-        let lag = "Time from the last message that a door has read to the reading";
-        r.register_with_unit("door_lag", lag, Unit::Seconds, self.door_lag.clone());
-    }
-
     pub(super) fn register_outside(&mut self) {
         let r = &mut self.registry;
         r.register("published", "Published messages, by outcome", self.published.clone());

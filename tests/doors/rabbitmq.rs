@@ -9,6 +9,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, ExchangeKind};
 
 use super::kills;
+use super::poison::kinds;
 use crate::support::published::Published;
 use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
@@ -144,18 +145,15 @@ fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
 fn poison_is_rejected_with_its_code_and_stops_nobody() {
     let Some((timeline, rabbit)) = servers() else { return };
     let instance = Punctual::start(&config(&timeline, &rabbit, ""));
-    let soon = || text("punctual-in", "1s");
-    let poison = [
-        (vec![text("x", "y")], "missing_field"),
-        (vec![text("punctual-in", "soon")], "bad_duration"),
-        (vec![soon(), text("punctual-nosuch", "1")], "unknown_field"),
-        (vec![("punctual-in", AMQPValue::FieldTable(FieldTable::default()))], "bad_header"),
-        (vec![soon(), text("punctual-id", "a b")], "bad_id"),
-        (vec![soon(), text("punctual-lane", "nosuch"), text("punctual-destination", "out")], "unknown_lane"),
-        (vec![soon()], "missing_field"),
-    ];
+    let of_rabbitmq = (
+        vec![("punctual-in", AMQPValue::FieldTable(FieldTable::default())), text("punctual-destination", "out")],
+        "bad_header",
+    );
+    let texts =
+        |headers: Vec<(&'static str, String)>| headers.into_iter().map(|(name, value)| text(name, &value)).collect();
+    let poison = kinds().into_iter().map(|(headers, code)| (texts(headers), code)).chain([of_rabbitmq]);
     let mut codes = Vec::new();
-    for (number, (headers, code)) in poison.into_iter().enumerate() {
+    for (number, (headers, code)) in poison.enumerate() {
         send(&rabbit, one(&format!("bad{number}"), headers, "poison"));
         let good = vec![text("punctual-in", "1ms"), text("punctual-destination", "out")];
         send(&rabbit, one(&format!("good{number}"), good, "good"));
@@ -208,6 +206,32 @@ fn a_connection_that_ends_while_the_door_waits_stops_nothing() {
     let payloads = || published(&rabbit).into_iter().map(|one| one.payload).collect::<BTreeSet<_>>();
     assert!(patient(PATIENCE, || rabbit.count("", "out") >= 300 && payloads().len() == 300), "{}", instance.log());
     assert!(patient(PATIENCE, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
+}
+
+#[test]
+fn what_messages_lack_and_tasks_do_not_keep_is_counted_and_logged_once() {
+    let Some((timeline, rabbit)) = servers() else { return };
+    let streams = RedisServer::start(&[]);
+    let other = format!("[sinks.other]\nurl = \"{}\"\n[lanes.other]\nsink = \"other\"\n", streams.url());
+    let instance = Punctual::start(&config(&timeline, &rabbit, &format!("destination = \"out\"\n{other}")));
+    let in_1ms = || vec![text("punctual-in", "1ms")];
+    let nameless = || Sent { id: None, headers: in_1ms(), body: String::new() };
+    send(&rabbit, vec![nameless(), nameless()]);
+    send(&rabbit, one("named", in_1ms(), ""));
+    let table = ("x-table", AMQPValue::FieldTable(FieldTable::default()));
+    let to_other = [in_1ms(), vec![text("punctual-lane", "other"), text("x-text", "1"), table]].concat();
+    send(&rabbit, one("other", to_other, ""));
+    assert!(
+        patient(PATIENCE, || rabbit.count("", "out") == 3 && streams.stream("out").len() == 1),
+        "{}",
+        instance.log()
+    );
+    let entry = streams.stream("out").remove(0);
+    assert_eq!((entry.field("x-text"), entry.field("x-table")), (Some(&b"1"[..]), None));
+    let metric = |name: &str| instance.api().metric(&format!("punctual_door_{name}_total{{door=\"in\"}}"));
+    assert_eq!((metric("unidentified"), metric("headers_dropped")), (2.0, 1.0));
+    assert_eq!(instance.log_lines(&["messages have no `message_id`"]).len(), 1);
+    assert_eq!(instance.log_lines(&["headers are left out"]).len(), 1);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::{ABOUT_TASK, Dialect, Door, rejected};
 use crate::clock::Timestamp;
 use crate::engine::intake::{NewTask, PutError};
 use crate::engine::{Intake, NotAllowed};
-use crate::task::{Fault, Lane, StoredHeaders, TaskId, spec};
+use crate::task::{Fault, Lane, StoredHeaders, TaskId, Traceparent, When, spec};
 
 /// Maximum length of a detail, in bytes.
 const MAX_DETAIL_BYTES: usize = 1024;
@@ -45,6 +45,31 @@ pub(super) struct PutInstruction {
     pub(super) names_id: bool,
     /// The first due.
     pub(super) due: Timestamp,
+}
+
+impl PutInstruction {
+    /// Whether the message would put a task with another id or due if it were read again.
+    pub(super) fn is_unidentified(&self, message: &Incoming) -> bool {
+        let counts_from_put = matches!(self.new.task.schedule.when, When::In(_) | When::Every { start: None, .. });
+        counts_from_put || message.is_place_random && !self.names_id
+    }
+
+    /// How many headers of the message its task does not have, because they are no text.
+    pub(super) fn dropped_headers(&self, message: &Incoming) -> usize {
+        let task = &self.new.task.message;
+        if task.native.is_some() {
+            return 0;
+        }
+        let is_dropped = |name: &str| {
+            !spec::is_reserved(name)
+                && !name.eq_ignore_ascii_case(Traceparent::HEADER)
+                && !task.headers.contains_key(name)
+        };
+        match &message.native {
+            Some(native) => native.names().filter(|name| is_dropped(name)).count(),
+            None => message.headers.iter().filter(|(name, _)| is_dropped(name)).count(),
+        }
+    }
 }
 
 /// Why a message is rejected.

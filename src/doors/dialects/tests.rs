@@ -241,6 +241,29 @@ fn record(key: Option<&'static str>, headers: &[&str]) -> Incoming {
 }
 
 #[test]
+fn what_a_message_lacks_and_what_its_task_does_not_keep_is_seen() {
+    let put = |message: &Incoming| match read_by(&door(), message) {
+        Ok(Instruction::Put(put)) => (put.is_unidentified(message), put.dropped_headers(message)),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(put(&message(&["punctual-in: 15m", "x: y"])), (false, 0));
+    let random = |headers| Incoming { is_place_random: true, ..message(headers) };
+    assert_eq!(put(&random(&["punctual-in: 15m"])), (true, 0), "another id");
+    assert_eq!(put(&random(&["punctual-in: 15m", "punctual-id: a"])), (false, 0));
+    let timeless = |headers| Incoming { time_ms: None, ..message(headers) };
+    assert_eq!(put(&timeless(&["punctual-in: 15m", "punctual-id: a"])), (true, 0), "another due");
+    assert_eq!(put(&timeless(&["punctual-every: 15m"])), (true, 0));
+    assert_eq!(put(&timeless(&["punctual-cron: * * * * *"])), (false, 0));
+    let native = |names: &[&str]| {
+        let headers = names.iter().map(|name| ((*name).to_owned(), None)).collect();
+        Some(NativeHeaders::List(HeaderList { kind: "kafka", headers }))
+    };
+    let names = ["x", "table", "punctual-in", "content-type", "Traceparent", "list"];
+    let message = Incoming { native: native(&names), ..message(&["punctual-in: 15m", "x: y"]) };
+    assert_eq!(put(&message), (false, 2), "`table` and `list`");
+}
+
+#[test]
 fn a_record_of_etf1_becomes_a_task_with_all_its_headers() {
     let door = Door { dialect: Dialect::Etf1, from: "schedules".to_owned(), ..door() };
     let headers =

@@ -103,7 +103,9 @@ fn is_header_name(name: &str) -> bool {
     (1..=MAX_HEADER_NAME_BYTES).contains(&name.len()) && name.bytes().all(token)
 }
 
-fn is_reserved(name: &str) -> bool {
+/// Whether punctual writes headers with this name, or a message has another place for what they say.
+#[must_use]
+pub fn is_reserved(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     RESERVED.contains(&&*lower) || RESERVED_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
 }

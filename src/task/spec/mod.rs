@@ -39,7 +39,7 @@ use super::{CatchUp, Lane, Message, Task};
 use crate::clock::Timestamp;
 
 pub use filter::{BulkRequest, Filter, read_bulk, read_filter, read_nothing};
-pub use message::{is_header, is_name, unfit_headers};
+pub use message::{is_header, is_name, is_reserved, unfit_headers};
 pub use object::MAX_FAULTS;
 pub use preview::{Preview, read_preview};
 pub use steering::{
