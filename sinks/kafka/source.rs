@@ -96,6 +96,7 @@ struct Poller {
     consumer: Arc<BaseConsumer<KafkaContext>>,
     health: Arc<BrokerHealth>,
     topic: String,
+    group: String,
     outbox: mpsc::Sender<Incoming>,
     shared: Arc<Shared>,
     /// Messages that do not fit into the outbox.
@@ -172,6 +173,7 @@ impl KafkaSource {
             consumer: Arc::clone(&consumer),
             health,
             topic: self.topic.clone(),
+            group: self.client.get("group.id").unwrap_or_default().to_owned(),
             outbox,
             shared: Arc::clone(&shared),
             held: VecDeque::new(),
@@ -281,8 +283,12 @@ impl Poller {
                     RDKafkaErrorCode::PollExceeded => return,
                     RDKafkaErrorCode::UnknownTopicOrPartition
                     | RDKafkaErrorCode::UnknownTopic
-                    | RDKafkaErrorCode::TopicAuthorizationFailed
-                    | RDKafkaErrorCode::GroupAuthorizationFailed => SourceError::Missing(verdict::detail(code)),
+                    | RDKafkaErrorCode::TopicAuthorizationFailed => {
+                        SourceError::Missing(format!("the topic `{}`: {}", self.topic, verdict::detail(code)))
+                    }
+                    RDKafkaErrorCode::GroupAuthorizationFailed => {
+                        SourceError::Missing(format!("the group `{}`: {}", self.group, verdict::detail(code)))
+                    }
                     code => SourceError::Away(self.health.away().unwrap_or_else(|| verdict::detail(code).into())),
                 };
                 self.is_refused = code == RDKafkaErrorCode::GroupAuthorizationFailed;

@@ -82,6 +82,10 @@ impl NatsSource {
         })
     }
 
+    fn pull_subject(&self) -> String {
+        format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", self.stream, self.consumer)
+    }
+
     async fn open(&self) -> Result<Pulling, SourceError> {
         let peer = self.nats.peer();
         let connection = self.nats.connect().await.map_err(|away| peer.not_connected(away))?;
@@ -94,13 +98,28 @@ impl NatsSource {
         Ok(Pulling { connection, number, inbox, messages, expected: 0 })
     }
 
-    /// Checks that the consumer exists and loses nothing, if this user may ask for it.
+    /// Checks that this user may pull, and that the consumer exists and loses nothing, if the user may ask for it.
     async fn look(&self, connection: &NatsConnection) -> Result<(), SourceError> {
         let (stream, consumer) = (&self.stream, &self.consumer);
-        let asked = request(connection, format!("$JS.API.CONSUMER.INFO.{stream}.{consumer}"), Bytes::new());
-        let answer = timeout(self.nats.peer().answer_timeout, asked).await;
-        let answer = answer.unwrap_or_else(|_| Err(self.nats.peer().no_answer().into()))?;
-        let NatsReply::Message(_, message) = answer else { return Ok(()) };
+        let ask = async |subject: String, payload: &'static str| {
+            let asked = timeout(self.nats.peer().answer_timeout, request(connection, subject, payload.into())).await;
+            asked.unwrap_or_else(|_| Err(self.nats.peer().no_answer().into()))
+        };
+        let answer = ask(format!("$JS.API.CONSUMER.INFO.{stream}.{consumer}"), "").await?;
+        if let NatsReply::Message(_, message) = &answer {
+            self.check_consumer(message)?;
+        }
+        // A pull that is no JSON takes no message. A denied one has no other answer than this, and one for a consumer that
+        // does not exist has none at all.
+        match ask(self.pull_subject(), "{").await? {
+            NatsReply::Denied(_, detail) => Err(SourceError::Missing(detail)),
+            NatsReply::Message(..) => Ok(()),
+        }
+    }
+
+    /// Checks what the server says of the consumer.
+    fn check_consumer(&self, message: &async_nats::Message) -> Result<(), SourceError> {
+        let (stream, consumer) = (&self.stream, &self.consumer);
         let missing = |detail: String| Err(SourceError::Missing(detail));
         if message.status == Some(StatusCode::NO_RESPONDERS) {
             return missing("JetStream is not enabled".to_owned());
@@ -206,8 +225,7 @@ impl Source for NatsSource {
             Some(pulling) => reading.insert(pulling),
             None => reading.insert(self.open().await?),
         };
-        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", self.stream, self.consumer);
-        let taken = pulling.take(max.max(1), &subject).await;
+        let taken = pulling.take(max.max(1), &self.pull_subject()).await;
         if !pulling.connection.alive() || matches!(taken, Err(SourceError::Away(_))) {
             *reading = None;
             self.client.lock().take();

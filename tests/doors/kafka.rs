@@ -14,7 +14,7 @@ use crate::support::redis::RedisServer;
 use crate::support::{have, patient};
 
 /// Time limit for what a test waits for.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A Redis for the timeline, and a Kafka with the topics of a door; `None` if a server is not installed.
 fn servers(partitions: i32) -> Option<(RedisServer, KafkaServer)> {
@@ -32,7 +32,7 @@ fn servers_with(partitions: i32, more: &More<'_>) -> Option<(RedisServer, KafkaS
     Some((RedisServer::start(&[]), kafka))
 }
 
-fn config(timeline: &RedisServer, kafka: &KafkaServer, more: &str) -> String {
+pub(super) fn config(timeline: &RedisServer, kafka: &KafkaServer, more: &str) -> String {
     format!(
         "[redis]\nurl = \"{}\"\n[claim]\nlease = \"15s\"\n[sinks.default]\nurl = \"{}\"\nanswer_timeout = \"7s\"\n\
          [doors.in]\nsink = \"default\"\nfrom = \"punctual.in\"\nrejected = \"punctual.rejected\"\n{more}",
@@ -43,7 +43,7 @@ fn config(timeline: &RedisServer, kafka: &KafkaServer, more: &str) -> String {
 
 /// Sends a message for each line, with these headers. With a `:` in a line, its beginning is the record key; an empty rest
 /// is no value.
-fn send(kafka: &KafkaServer, headers: &[&str], lines: &str) {
+pub(super) fn send(kafka: &KafkaServer, headers: &[&str], lines: &str) {
     let headers = headers.iter().flat_map(|header| ["-H", header]);
     let address = kafka.address();
     let mut command = Command::new("kcat");

@@ -7,6 +7,7 @@ mod poison;
 mod rabbitmq;
 mod rabbitmq_dialects;
 mod redis;
+mod rights;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use crate::support::redis::RedisServer;
 use crate::support::{have, patient};
 
 /// Time limit for what a test waits for.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A Redis for the timeline, and a NATS with the streams and the consumer of a door; `None` if a server is not installed.
 fn servers() -> Option<(RedisServer, NatsServer)> {
@@ -31,14 +31,14 @@ fn servers() -> Option<(RedisServer, NatsServer)> {
 }
 
 /// The stream that the door reads, with a consumer whose messages come again after so many seconds.
-fn create_source(client: &mut NatsClient, ack_wait: u64) {
+pub(super) fn create_source(client: &mut NatsClient, ack_wait: u64) {
     client.create_stream("IN", &["punctual.in"], &json!({}));
     let consumer = json!({"durable_name": "punctual", "ack_policy": "explicit", "ack_wait": ack_wait * 1_000_000_000,
         "max_ack_pending": 20_000});
     client.jetstream("CONSUMER.DURABLE.CREATE.IN.punctual", &json!({"stream_name": "IN", "config": consumer}));
 }
 
-fn config(timeline: &RedisServer, nats: &NatsServer, more: &str) -> String {
+pub(super) fn config(timeline: &RedisServer, nats: &NatsServer, more: &str) -> String {
     format!(
         "[redis]\nurl = \"{}\"\n[claim]\nlease = \"15s\"\n[sinks.default]\nurl = \"{}\"\nanswer_timeout = \"7s\"\n\
          [doors.in]\nsink = \"default\"\nfrom = \"IN/punctual\"\nrejected = \"punctual.rejected\"\n{more}",
@@ -47,7 +47,7 @@ fn config(timeline: &RedisServer, nats: &NatsServer, more: &str) -> String {
     )
 }
 
-fn send(nats: &NatsServer, headers: &[(&str, &str)], payloads: impl IntoIterator<Item = String>) {
+pub(super) fn send(nats: &NatsServer, headers: &[(&str, &str)], payloads: impl IntoIterator<Item = String>) {
     let mut client = nats.connect();
     for payload in payloads {
         client.publish("punctual.in", "", headers, payload.as_bytes());
@@ -56,12 +56,12 @@ fn send(nats: &NatsServer, headers: &[(&str, &str)], payloads: impl IntoIterator
     client.jetstream("INFO", &json!({}));
 }
 
-fn length(nats: &NatsServer, stream: &str) -> u64 {
+pub(super) fn length(nats: &NatsServer, stream: &str) -> u64 {
     nats.connect().stream_length(stream)
 }
 
 /// Number of messages of the consumer that are not acknowledged, or not delivered.
-fn open(nats: &NatsServer) -> u64 {
+pub(super) fn open(nats: &NatsServer) -> u64 {
     let info = nats.connect().jetstream("CONSUMER.INFO.IN.punctual", &json!({}));
     info["num_ack_pending"].as_u64().expect("a number") + info["num_pending"].as_u64().expect("a number")
 }

@@ -1,5 +1,7 @@
 //! Apache Kafka for tests: one node that is broker and controller, from the jars that `.ci/setup` downloads.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,17 @@ pub(crate) struct More<'a> {
     pub(crate) scram_users: &'a [(&'a str, &'a str)],
 }
 
+/// What a user may do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Acl<'a> {
+    /// Read this topic.
+    Read(&'a str),
+    /// Write to this topic.
+    Write(&'a str),
+    /// Read as a member of this group.
+    ReadGroup(&'a str),
+}
+
 /// Whether a Kafka server and `kcat` are installed. If not, prints that the test is skipped.
 pub(crate) fn have_kafka() -> bool {
     super::have("kcat") && testing::have_kafka()
@@ -53,6 +66,47 @@ impl KafkaServer {
             ..KafkaOptions::default()
         };
         KafkaServer { server: Server::of(async || start_kafka(&options).await), second_port }
+    }
+
+    /// Allows a user this. The client library cannot: a request of the protocol, see
+    /// <https://kafka.apache.org/protocol#The_Messages_CreateAcls>.
+    pub(crate) fn allow(&self, user: &str, acls: &[Acl<'_>]) {
+        let (create_acls, version) = (30_i16, 1_i16);
+        let text = |bytes: &mut Vec<u8>, text: &str| {
+            bytes.extend(i16::try_from(text.len()).expect("a short text").to_be_bytes());
+            bytes.extend(text.as_bytes());
+        };
+        let mut request = [create_acls.to_be_bytes(), version.to_be_bytes()].concat();
+        request.extend(7_i32.to_be_bytes());
+        text(&mut request, "test");
+        request.extend(i32::try_from(acls.len()).expect("a few").to_be_bytes());
+        for acl in acls {
+            // Topics are 2, groups 3; to read is 3, to write 4.
+            let (resource, name, operation) = match *acl {
+                Acl::Read(topic) => (2, topic, 3),
+                Acl::Write(topic) => (2, topic, 4),
+                Acl::ReadGroup(group) => (3, group, 3),
+            };
+            request.push(resource);
+            text(&mut request, name);
+            // Exactly this name.
+            request.push(3);
+            text(&mut request, &format!("User:{user}"));
+            text(&mut request, "*");
+            // 3 allows.
+            request.extend([operation, 3]);
+        }
+        let mut socket = TcpStream::connect(self.address()).expect("a connection to Kafka");
+        socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket option");
+        let length = i32::try_from(request.len()).expect("a short request").to_be_bytes();
+        socket.write_all(&[&length[..], &request].concat()).expect("it reads");
+        let mut length = [0; 4];
+        socket.read_exact(&mut length).expect("an answer");
+        let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+        socket.read_exact(&mut answer).expect("an answer");
+        // Number of the request, wait in ms, count, and for each its error and text: 0 and empty.
+        let expected = [vec![0, 0, 0, 7], vec![0; 4], request[14..18].to_vec(), vec![0; 4 * acls.len()]];
+        assert_eq!(answer, expected.concat());
     }
 
     /// `127.0.0.1:<port>`.
