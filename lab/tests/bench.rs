@@ -205,6 +205,18 @@ fn the_bench_of_clusters_has_its_figures() {
     }
 }
 
+/// Takes more than five seconds: the warm-up, and ten seconds, during seven of which a node is silent.
+#[test]
+fn the_bench_of_a_silent_node_has_its_figures() {
+    if have("redis-server") {
+        let zero = ["put_refused_count", "p99_later_ms"];
+        let report = figures(&["silence", "--seconds", "10", "--rate", "100"], &zero);
+        for figure in ["before_count", "beside_p99_ms", "put_count", "shards_silent_count"] {
+            assert!(number(&report, "figures", figure) > 0.0, "{report:#}");
+        }
+    }
+}
+
 /// Takes more than five seconds: it starts servers and instances, and each bench measures for a second or two per size.
 #[test]
 fn a_bench_prints_a_table_and_leaves_no_keys_on_external_servers() {

@@ -11,7 +11,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::{Method, Request};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -90,6 +90,18 @@ impl ApiConnection {
         Ok(())
     }
 
+    /// Puts one task; returns whether that is answered with success.
+    ///
+    /// # Errors
+    /// If it is not answered.
+    pub(super) async fn put_one(&mut self, id: &str, body: &str) -> anyhow::Result<bool> {
+        let body = Full::new(Bytes::from(format!("{{{body}}}"))).boxed_unsync();
+        let answer = self.send(Method::PUT, &format!("/v1/tasks/{id}"), "application/json", body).await?;
+        let status = answer.status();
+        timeout(ANSWER_TIMEOUT, answer.into_body().collect()).await??;
+        Ok(status.is_success())
+    }
+
     /// Puts all in one batch and reads the answers meanwhile. Returns the number of answered lines.
     ///
     /// # Errors
@@ -116,6 +128,18 @@ impl ApiConnection {
         media: &str,
         body: Body,
     ) -> anyhow::Result<hyper::body::Incoming> {
+        let answer = self.send(method, path, media, body).await?;
+        ensure!(answer.status().is_success(), "`{path}` is answered {}", answer.status());
+        Ok(answer.into_body())
+    }
+
+    async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        media: &str,
+        body: Body,
+    ) -> anyhow::Result<Response<hyper::body::Incoming>> {
         let request = Request::builder().method(method).uri(path).header("host", self.api.to_string());
         let request = request.header("content-type", media).body(body)?;
         let asking = async {
@@ -123,9 +147,7 @@ impl ApiConnection {
             self.sender.send_request(request).await
         };
         let Ok(answer) = timeout(ANSWER_TIMEOUT, asking).await else { bail!("no answer within {ANSWER_TIMEOUT:?}") };
-        let answer = answer.context("cannot ask the instance")?;
-        ensure!(answer.status().is_success(), "`{path}` is answered {}", answer.status());
-        Ok(answer.into_body())
+        answer.context("cannot ask the instance")
     }
 }
 

@@ -29,6 +29,7 @@ pub mod report;
 mod script_times;
 mod setup;
 mod sharing;
+mod silence;
 mod storm;
 mod tasks;
 mod throughput;
@@ -77,6 +78,8 @@ pub enum Bench {
     Cluster,
     /// Tasks from the messages of a broker per second.
     Door,
+    /// Lateness beside a silent node of a cluster.
+    Silence,
 }
 
 /// The options of a bench. Each bench uses some of them.
@@ -154,6 +157,7 @@ impl Bench {
             Bench::Death => "death",
             Bench::Cluster => "cluster",
             Bench::Door => "door",
+            Bench::Silence => "silence",
         }
     }
 
@@ -183,8 +187,10 @@ fn millis(span: Duration) -> u64 {
 /// [`Missing`] if a server cannot be started or used; otherwise if a server or an instance fails, or an occurrence is
 /// not published, so that there are no figures.
 pub async fn run(options: &Options, stop: &CancellationToken, tell: Tell<'_>) -> anyhow::Result<Report> {
-    if options.bench != Bench::Cluster {
-        return on_servers(options, None, stop, tell).await;
+    match options.bench {
+        Bench::Cluster => {}
+        Bench::Silence => return on_servers(options, Some(silence::MASTERS), stop, tell).await,
+        _ => return on_servers(options, None, stop, tell).await,
     }
     let mut reports = Vec::new();
     for &masters in &options.masters {
@@ -216,6 +222,7 @@ async fn on_servers(
             Bench::Death => sharing::death(&setup, options, tell).await,
             Bench::Cluster => cluster::run(&setup, options, tell).await,
             Bench::Door => door::run(&setup, options, tell).await,
+            Bench::Silence => silence::run(&setup, options, tell).await,
         }
     };
     let measured = tokio::select! {

@@ -1,5 +1,6 @@
 //! Reads the timeline's Redis, or the masters of its cluster, from outside: its time, its work, its keys.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -206,6 +207,26 @@ impl Probe {
             }
         }
         Ok(sum)
+    }
+
+    /// The shards of the last server.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub(super) async fn shards_of_last(&self, namespace: &Namespace, shards: u16) -> RedisResult<BTreeSet<u16>> {
+        let mut of_last = BTreeSet::new();
+        let Some(last) = self.connections.last() else { return Ok(of_last) };
+        for shard in Shard::all(shards) {
+            let key = Keys::new(namespace, shard).tasks();
+            match redis::cmd("EXISTS").arg(key).query_async::<u64>(&mut last.clone()).await {
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) => {}
+                answer => {
+                    answer?;
+                    of_last.insert(shard.number());
+                }
+            }
+        }
+        Ok(of_last)
     }
 
     /// Removes keys.

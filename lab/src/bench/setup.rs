@@ -101,6 +101,11 @@ impl BenchSetup {
         self.redis.first()?.pid()
     }
 
+    /// The last server of the timeline, if it was started here.
+    pub(super) fn last_redis(&self) -> Option<&Server> {
+        self.redis.last()
+    }
+
     /// The broker behind the sink.
     ///
     /// # Errors
@@ -226,7 +231,9 @@ async fn server(own: Option<Kind>, named: Option<&SecretString>) -> anyhow::Resu
 
 /// Starts a cluster; returns its masters and their addresses.
 async fn cluster(masters: usize) -> anyhow::Result<(Vec<Server>, Vec<SecretString>)> {
-    let nodes = servers::start_redis_cluster(masters, 0, &[], &[]).await?;
+    // A node that is silent stops its own slots alone.
+    let options = ["--cluster-require-full-coverage", "no"];
+    let nodes = servers::start_redis_cluster(masters, 0, &options, &[]).await?;
     let urls = nodes.iter().map(|node| Kind::Redis.own_url(node.port)).collect();
     Ok((nodes, urls))
 }

@@ -11,14 +11,17 @@ use super::lateness::{MAX_TRIES, START_TIME};
 use super::moment::EVALSHA;
 use super::report::Report;
 use super::setup::BenchSetup;
-use super::tasks::{Batch, ScheduleKind, TaskNamespace};
+use super::tasks::{Batch, ScheduleKind, TaskNamespace, id};
 use super::watch::Watch;
 use super::{Options, Tell};
 use punctual::clock::{Clock, Timestamp};
 use punctual::task::Lane;
 
 /// Tasks are due this long before the measurement begins, so that all instances know each other.
-const WARM_UP_TIME: Duration = Duration::from_secs(4);
+pub(super) const WARM_UP_TIME: Duration = Duration::from_secs(4);
+
+/// The prefix of the ids of tasks that are due steadily.
+const PREFIX: &str = "f";
 
 /// Runs the bench `fleet`.
 ///
@@ -64,27 +67,39 @@ pub(super) async fn death(setup: &BenchSetup, options: &Options, tell: Tell<'_>)
     Ok(report)
 }
 
-fn show_options(report: &mut Report, options: &Options) {
+pub(super) fn show_options(report: &mut Report, options: &Options) {
     report.option("rate", options.rate);
     report.option("seconds", options.seconds);
     report.option("payload", options.payload);
     report.option("instances", options.instances.clone());
 }
 
+/// When a task is due, by its number.
+fn due(begin: Timestamp, rate: u64, number: u64) -> Timestamp {
+    begin.plus(Duration::from_millis(number * 1000 / rate))
+}
+
 /// Instances, and tasks that become due steadily from a moment on.
-struct Run {
-    fleet: Fleet,
-    task_namespace: TaskNamespace,
-    watch: Watch,
-    begin: Timestamp,
+pub(super) struct Run {
+    pub(super) fleet: Fleet,
+    pub(super) task_namespace: TaskNamespace,
+    pub(super) watch: Watch,
+    pub(super) begin: Timestamp,
     /// When the last is due.
-    end: Timestamp,
+    pub(super) end: Timestamp,
+    /// Tasks that are due each second.
+    rate: u64,
     count: u64,
 }
 
 impl Run {
     /// Puts all tasks, then starts the instances. Tries again with more time if the first due passes meanwhile.
-    async fn start(setup: &BenchSetup, options: &Options, instances: usize, tell: Tell<'_>) -> anyhow::Result<Run> {
+    pub(super) async fn start(
+        setup: &BenchSetup,
+        options: &Options,
+        instances: usize,
+        tell: Tell<'_>,
+    ) -> anyhow::Result<Run> {
         let clock = setup.probe.clock();
         let lasting = WARM_UP_TIME + Duration::from_secs(options.seconds);
         let rate = u64::from(options.rate);
@@ -97,20 +112,20 @@ impl Run {
             let watch = Watch::start(setup.broker_side()?, destination.clone(), setup.probe.clock());
             let task_namespace = setup.task_namespace().await?;
             let batch = Batch {
-                prefix: "f",
+                prefix: PREFIX,
                 numbers: 0..count,
                 lane: Lane::default(),
                 schedule_kind: ScheduleKind::Once,
                 payload: options.payload,
                 destination: None,
-                due: &|number| begin.plus(Duration::from_millis(number * 1000 / rate)),
+                due: &|number| due(begin, rate, number),
             };
             task_namespace.put(&batch, &|_| {}).await?;
             tell(0.0, "starting instances");
             let lanes: [LaneAndDestination<'_>; 1] = [("default", &destination)];
             let fleet = Fleet::start(setup, instances, &lanes).await?;
             if clock.now() < begin {
-                return Ok(Run { fleet, task_namespace, watch, begin, end: begin.plus(lasting), count });
+                return Ok(Run { fleet, task_namespace, watch, begin, end: begin.plus(lasting), rate, count });
             }
             fleet.end().await?;
             setup.empty(&task_namespace.namespace).await?;
@@ -147,7 +162,21 @@ impl Run {
         Ok((self.watch.between_but(from, self.end, &held)?, held.len()))
     }
 
-    async fn reach(&self, tell: Tell<'_>) -> anyhow::Result<()> {
+    /// The dues, in ms, of the tasks whose id is accepted. At a rate above 1000 others may have the same due.
+    ///
+    /// # Errors
+    /// Those of `accepts`.
+    pub(super) fn dues_of(&self, accepts: impl Fn(&str) -> anyhow::Result<bool>) -> anyhow::Result<BTreeSet<i64>> {
+        let mut dues = BTreeSet::new();
+        for number in 0..self.count {
+            if accepts(&id(PREFIX, number))? {
+                dues.insert(due(self.begin, self.rate, number).as_millis());
+            }
+        }
+        Ok(dues)
+    }
+
+    pub(super) async fn reach(&self, tell: Tell<'_>) -> anyhow::Result<()> {
         let progress = |count: u64| tell(count as f64 / self.count as f64, "publishing");
         self.watch.reach(self.count, self.end, &progress).await
     }

@@ -152,6 +152,22 @@ pub(super) enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
+    /// How late messages of the other nodes of a Redis Cluster are while one node is silent, and whether puts there are taken
+    Silence {
+        #[command(flatten)]
+        sink: Sink,
+        /// How many tasks are due each second
+        #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        rate: u32,
+        /// For how long; for two thirds of that a node is silent
+        #[arg(long, value_name = "S", default_value_t = 90, value_parser = clap::value_parser!(u64).range(10..=3600))]
+        seconds: u64,
+        /// How many instances
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+        instances: u16,
+        #[command(flatten)]
+        payload: Payload,
+    },
     /// How late messages are when one instance is killed, and when two are
     Death {
         #[command(flatten)]
@@ -292,6 +308,11 @@ impl BenchCommand {
                 let (tasks, rate, payload) = (*tasks, *rate, usize::try_from(*payload).unwrap_or(usize::MAX));
                 options = Options { bench: Bench::Door, tasks, rate, payload, ..place.of(options)? };
                 *json
+            }
+            BenchCommand::Silence { sink, rate, seconds, instances, payload } => {
+                let (rate, seconds, instances) = (*rate, *seconds, vec![usize::from(*instances)]);
+                options = Options { bench: Bench::Silence, rate, seconds, instances, ..sink.of(options)? };
+                payload.of(&mut options)
             }
             BenchCommand::Death { place, steady: Steady { rate, seconds }, instances, payload } => {
                 let (rate, seconds, instances) = (*rate, *seconds, vec![usize::from(*instances)]);
