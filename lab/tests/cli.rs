@@ -13,8 +13,20 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
 
 #[test]
 fn the_help_of_every_command_matches_its_snapshot() {
-    let benches =
-        ["throughput", "lateness", "herd", "instances", "pending", "put", "idle", "fleet", "death", "cluster", "silence", "door"];
+    let benches = [
+        "throughput",
+        "lateness",
+        "herd",
+        "instances",
+        "pending",
+        "put",
+        "idle",
+        "fleet",
+        "death",
+        "cluster",
+        "silence",
+        "door",
+    ];
     let mut commands = vec![vec![], vec!["verify"], vec!["bench"], vec!["completions"], vec!["man"]];
     commands.extend(benches.iter().map(|bench| vec!["bench", *bench]));
     for command in commands {

@@ -351,7 +351,9 @@ mod tests {
             + &door("f", "dialect = \"expiration\"")
             + &door("g", "exchanges = [\"in=out\"]\nto = \"a/b\"\ndelay = \"1s\"")
             + &door("i", "dialect = \"expiration\"\nto = \"/in\"")
-            + &door("h", "dialect = \"expiration\"\nto = \"a/b\"\ndelay = \"50d\"");
+            + &door("h", "dialect = \"expiration\"\nto = \"a/b\"\ndelay = \"50d\"")
+            + &door("j", "dialect = \"expiration\"\nto = \"a/b\"\ndestination = \"c\"")
+            + &door("k", "dialect = \"expire\"\nto = \"a/b\"\nexchanges = [\"in=out\"]");
         let faults = faults_of(&text);
         for line in [
             "`doors.a.exchanges` (p.toml:8): the dialect `x-delay` needs `exchanges`, such as ",
@@ -365,9 +367,12 @@ mod tests {
             "`doors.g.delay` (p.toml:47): this is only for the dialect `expiration`",
             "`doors.i.to` (p.toml:53): the door would read what it publishes",
             "`doors.h.delay` (p.toml:60): `50d`: a duration from 1ms to ",
+            "`doors.j.destination` (p.toml:67): this is only for the dialects `own` and `etf1`",
+            "`doors.k.dialect` (p.toml:72): `expire`: one of `own`, ",
         ] {
             assert!(faults.contains(line), "no `{line}` in:\n{faults}");
         }
+        assert!(!faults.contains("doors.k.to") && !faults.contains("doors.k.exchanges"), "{faults}");
     }
 
     fn faults_of(text: &str) -> String {

@@ -44,6 +44,8 @@ pub(super) struct StatsView {
     lanes: BTreeMap<Printable, LaneView>,
     sinks: BTreeMap<Printable, SinkView>,
     #[serde(default)]
+    doors: BTreeMap<Printable, DoorView>,
+    #[serde(default)]
     instances: Vec<InstanceView>,
     dead: Option<u64>,
 }
@@ -111,6 +113,14 @@ struct SinkView {
 }
 
 #[derive(Deserialize)]
+struct DoorView {
+    kind: Printable,
+    from: Printable,
+    status: Printable,
+    detail: Option<Printable>,
+}
+
+#[derive(Deserialize)]
 struct FailingView {
     destination: Printable,
     status: Printable,
@@ -141,7 +151,7 @@ async fn show(caller: &ApiCaller<'_>) -> Result<(), Failure> {
     if caller.place.json { out::json(&answer.text) } else { say(&table(&stats)) }
 }
 
-/// One line for the instance, a row for each lane, then what is wrong.
+/// One line for the instance, a row for each lane, a line for each door, then what is wrong.
 fn table(stats: &StatsView) -> String {
     let dead = match stats.dead {
         Some(0) | None => String::new(),
@@ -171,6 +181,10 @@ fn table(stats: &StatsView) -> String {
         let late = lane.lateness_ms.as_ref().map_or("-".to_owned(), |late| format!("{:.1}ms", late.p99));
         let [waiting, overdue, in_flight, paused] = &numbers;
         text += &row([name.as_str(), sink, waiting, overdue, in_flight, paused, &per_second, &late, &oldest]);
+    }
+    for (name, DoorView { kind, from, status, detail }) in &stats.doors {
+        let detail = detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
+        text += &format!("door {name}: {kind} {from}, {status}{detail}\n");
     }
     if let Some(detail) = &stats.timeline.detail {
         text += &format!("redis: {detail}\n");

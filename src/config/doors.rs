@@ -93,9 +93,7 @@ fn door(
     if rejected.is_some() && rejected.as_deref() == reads {
         r.fault(&path("rejected"), "the door would read its own rejected messages again".to_owned(), None);
     }
-    let known: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.as_str()).collect();
-    let dialect = r
-        .text(&path("dialect"), |text| Dialect::of(text).ok_or_else(|| format!("one of {} is expected", list(&known))));
+    let dialect = dialect(r, &path("dialect"));
     let known: Vec<&str> = CatchUp::ALL.iter().map(|catch_up| catch_up.as_str()).collect();
     let catch_up = r.text(&path("catch_up"), |text| {
         CatchUp::of(text).ok_or_else(|| format!("one of {} is expected", list(&known)))
@@ -122,14 +120,16 @@ fn door(
     let group = r.text(&path("group"), text).filter(|text| !text.is_empty());
     let group = group.unwrap_or_else(|| format!("punctual.{namespace}.{name}"));
     let destination = r.text(&path("destination"), text).filter(|text| !text.is_empty());
-    let dialect = dialect.unwrap_or(Dialect::Own);
+    if destination.is_some() && dialect.is_some_and(|dialect| !dialect.needs_destination()) {
+        only_for(r, &path("destination"), "the dialects `own` and `etf1`");
+    }
     let exchanges = exchanges(r, &path("exchanges"), dialect);
     let (to, delay) = waiting_queue(r, &path, dialect, from.as_deref());
     let sink = sink.filter(|sink| sinks.contains_key(sink))?;
     Some(DoorSection {
         sink,
         source: SourceOptions { from: from?, batch, group, delete },
-        dialect,
+        dialect: dialect.unwrap_or(Dialect::Own),
         rejected: rejected.filter(|text| !text.is_empty()),
         lane,
         destination,
@@ -142,8 +142,17 @@ fn door(
     })
 }
 
+/// `dialect`; `None` if it is none, so that the options of the one that was meant are not called wrong.
+fn dialect(r: &mut ConfigReader, path: &str) -> Option<Dialect> {
+    if !r.has(path) {
+        return Some(Dialect::Own);
+    }
+    let known: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.as_str()).collect();
+    r.text(path, |text| Dialect::of(text).ok_or_else(|| format!("one of {} is expected", list(&known))))
+}
+
 /// `exchanges`, each `FROM=TO`.
-fn exchanges(r: &mut ConfigReader, path: &str, dialect: Dialect) -> BTreeMap<String, String> {
+fn exchanges(r: &mut ConfigReader, path: &str, dialect: Option<Dialect>) -> BTreeMap<String, String> {
     let example = "such as `exchanges = [\"orders.delayed=orders\"]`; nothing after `=` is the default exchange";
     let read = r.texts(path, |texts| {
         let mut exchanges = BTreeMap::new();
@@ -161,11 +170,13 @@ fn exchanges(r: &mut ConfigReader, path: &str, dialect: Dialect) -> BTreeMap<Str
             None => Ok(exchanges),
         }
     });
-    match (dialect.needs_exchanges(), read.as_ref().is_none_or(BTreeMap::is_empty)) {
-        (true, true) if !r.has(path) => {
+    match (dialect, read.as_ref().is_none_or(BTreeMap::is_empty)) {
+        (Some(dialect), true) if dialect.needs_exchanges() && !r.has(path) => {
             r.fault(path, format!("the dialect `{}` needs `exchanges`, {example}", dialect.as_str()), None);
         }
-        (false, false) => only_for(r, path, "the dialects `x-delay` and `celery`"),
+        (Some(dialect), false) if !dialect.needs_exchanges() => {
+            only_for(r, path, "the dialects `x-delay` and `celery`");
+        }
         _ => {}
     }
     read.unwrap_or_default()
@@ -175,13 +186,13 @@ fn exchanges(r: &mut ConfigReader, path: &str, dialect: Dialect) -> BTreeMap<Str
 fn waiting_queue(
     r: &mut ConfigReader,
     path: &impl Fn(&str) -> String,
-    dialect: Dialect,
+    dialect: Option<Dialect>,
     from: Option<&str>,
 ) -> (Option<String>, Option<Duration>) {
     let (to_path, delay_path) = (path("to"), path("delay"));
-    if dialect != Dialect::Expiration {
+    if dialect != Some(Dialect::Expiration) {
         for path in [to_path, delay_path] {
-            if r.has(&path) {
+            if r.has(&path) && dialect.is_some() {
                 only_for(r, &path, "the dialect `expiration`");
             }
         }

@@ -64,6 +64,12 @@ impl Dialect {
         }
     }
 
+    /// Whether its messages may leave it to the door where their task is published.
+    #[must_use]
+    pub fn needs_destination(self) -> bool {
+        matches!(self, Dialect::Own | Dialect::Etf1)
+    }
+
     /// Whether it needs the option `exchanges`.
     #[must_use]
     pub fn needs_exchanges(self) -> bool {

@@ -44,6 +44,10 @@ fn the_status_says_what_is_wrong() {
             {"id": "i1", "version": "1", "lanes": [], "unavailable_sinks": ["mail"]},
             {"id": "i2", "version": "", "lanes": ["default"], "unavailable_sinks": []},
         ],
+        "doors": {
+            "orders-in": {"kind": "kafka", "from": "punctual.in", "status": "up"},
+            "waiting": {"kind": "rabbitmq", "from": "orders", "status": "unavailable", "detail": "there is no queue 'orders'"},
+        },
         "sinks": {
             "mail": {"kind": "nats", "breaker": "open", "detail": "login refused"},
             "news": {"kind": "nats", "breaker": "closed", "unanswered_s": 3.2},
@@ -62,6 +66,8 @@ fn the_status_says_what_is_wrong() {
         "the numbers are as of 2026-11-21T12:00:00.000Z",
         "the timeline was lost at 2026-11-21T11:00:00.000Z: all tasks that waited then are gone",
         "lane old: this instance does not serve it, 4 tasks wait",
+        "door orders-in: kafka punctual.in, up",
+        "door waiting: rabbitmq orders, unavailable: there is no queue 'orders'",
         "sink mail: unavailable: login refused",
         "sink news: it has answered none of the messages under way for 3 s",
         "sink orders: orders.cancel refusing since 2026-11-21T12:00:53.000Z, 5 in flight: the queue is full",
