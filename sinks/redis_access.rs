@@ -388,7 +388,8 @@ impl RedisAccess {
     fn log_in(&self) -> Result<RedisConnectionInfo, Away> {
         let mut info = RedisConnectionInfo::default().set_db(self.database);
         if let Some(user) = &self.target.user {
-            info = info.set_username(user);
+            // Redis 7.2 and newer would refuse that command to a user who may do no more than is needed, and log it.
+            info = info.set_username(user).set_skip_set_lib_name();
         }
         if let Some(password) = &self.target.password {
             info = info.set_password(password.for_login()?.expose_secret());

@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 
@@ -117,6 +118,13 @@ async fn a_subscription_uses_the_server_of_the_commands_despite_a_stale_sentinel
     let limit = Duration::from_secs(10);
     let commands = connect(&access, limit).await.expect("a master");
     access.subscribe(&commands, SOCKET, limit).await.expect("a subscription");
+    // A connection is there before the server has accepted it.
+    let accepted = timeout(limit, async {
+        while master.connections() < 2 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    });
+    accepted.await.expect("both connections are to the master");
     assert_eq!((replica.connections(), master.connections()), (1, 2));
 }
 

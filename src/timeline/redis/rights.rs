@@ -10,12 +10,17 @@ use crate::timeline::keys::Keys;
 use crate::timeline::scripts::ALL;
 
 /// Asks Redis which of the commands in ARGV the user may not run: those on the key KEYS[1], and PUBLISH on the channel
-/// ARGV[1]. Redis before 7.0 cannot tell.
+/// ARGV[1]. Redis before 7.0 cannot tell. Redis 8 answers only if the number of arguments is one that the command can have.
 const MISSING_COMMANDS: &str = "if not redis.acl_check_cmd then return {} end
 local missing = {}
 for i = 2, #ARGV do
   local target = ARGV[i] == 'PUBLISH' and ARGV[1] or KEYS[1]
-  if not redis.acl_check_cmd(ARGV[i], target, target, target) then missing[#missing + 1] = ARGV[i] end
+  local is_answered, may
+  for _, arguments in ipairs({ { target, target, target }, { target, target }, { target }, {} }) do
+    is_answered, may = pcall(redis.acl_check_cmd, ARGV[i], unpack(arguments))
+    if is_answered then break end
+  end
+  if not (is_answered and may) then missing[#missing + 1] = ARGV[i] end
 end
 return missing";
 
