@@ -346,7 +346,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_reply_with_the_shortest_round_trip_sets_the_clock() {
         let clock = observed(5_000_000).await;
-        assert_eq!(clock.now().as_millis(), 5_000_001, "half the way back has passed");
+        assert_eq!(clock.now().as_millis(), 5_000_001, "half of the round trip is added");
         // Within the error of such a slow reply, 5 000 001 is no contradiction.
         observe(&clock, 400, 5_000_000);
         assert_eq!(clock.now().as_millis(), 5_000_001);

@@ -212,9 +212,8 @@ export const limits = {
     'CPU of the instance with Redis Streams and RabbitMQ: nine tenths are spent outside punctual\'s own code' +
       ' ([profiles](profiles)), in sockets, memory and copies, and in the parsers of the clients. The raw client writes a' +
       ' message and reads an answer; the instance besides reads a record from Redis, makes a message of it, and writes its' +
-      ' end back. Where the raw client takes 1.5 us, as with Redis Streams, that is more than as much again.',
-    'RabbitMQ\'s raw client is lapin, as in the sink. It takes some 10 us of CPU for a message, where an AMQP client of our' +
-      ' own took 1.6 us (measured 2026-11-25, before and after). RabbitMQ remains the limit of throughput.',
+      ' end back. Where the raw client takes little, as with Redis Streams, that is more than as much again.',
+    'RabbitMQ\'s raw client is lapin, as in the sink. RabbitMQ is the limit of throughput.',
   ],
   herd: [
     'With Kafka, the broker: 100 000 messages take its own client a second or more on these cores, and what the other' +

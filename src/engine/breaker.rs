@@ -19,14 +19,14 @@ pub enum BreakerState {
     HalfOpen {
         /// The number of the trial that is under way.
         taken: Option<u64>,
-        /// Probes and trials since it opened. The pause between probes grows with it.
+        /// Failed probes and trials since it opened. The pause between probes grows with it.
         failures: u32,
     },
     /// No claim: the sink is unavailable.
     Open {
         /// Why the sink counts as unavailable.
         detail: String,
-        /// Probes and trials since it opened. The pause between probes grows with it.
+        /// Failed probes and trials since it opened. The pause between probes grows with it.
         failures: u32,
     },
 }
@@ -34,7 +34,7 @@ pub enum BreakerState {
 /// The breaker of one sink.
 pub(super) struct Breaker {
     pub(super) state: watch::Sender<BreakerState>,
-    pub(super) suspicion: Notify,
+    pub(super) probe_request: Notify,
     trials: AtomicU64,
     metrics: SinkMetrics,
 }
@@ -49,8 +49,12 @@ impl Breaker {
     /// Open until the first probe succeeds, so that nothing is claimed for a sink that is unavailable at the start.
     pub(super) fn new(metrics: SinkMetrics) -> Breaker {
         let state = BreakerState::Open { detail: "not tried yet".to_owned(), failures: 0 };
-        let breaker =
-            Breaker { state: watch::Sender::new(state), suspicion: Notify::new(), trials: AtomicU64::new(1), metrics };
+        let breaker = Breaker {
+            state: watch::Sender::new(state),
+            probe_request: Notify::new(),
+            trials: AtomicU64::new(1),
+            metrics,
+        };
         breaker.show();
         breaker
     }
@@ -111,7 +115,7 @@ impl Breaker {
         })
     }
 
-    /// Opens the breaker; `detail` says why. Returns whether it was closed before.
+    /// Opens the breaker; `detail` says why. Returns whether it was not open before.
     pub(super) fn trip(&self, detail: &str) -> bool {
         self.change(|state| match state {
             BreakerState::Closed => Some(BreakerState::Open { detail: detail.to_owned(), failures: 0 }),
@@ -123,8 +127,8 @@ impl Breaker {
     }
 
     /// The sink has not answered for long. The prober checks whether it is unavailable.
-    pub(super) fn suspect(&self) {
-        self.suspicion.notify_one();
+    pub(super) fn request_probe(&self) {
+        self.probe_request.notify_one();
     }
 
     /// Waits until the breaker is open.
@@ -145,11 +149,12 @@ impl Breaker {
         self.state.borrow().clone()
     }
 
-    /// Closes the breaker after the first probe of an instance.
-    pub(super) fn found(&self) {
+    /// The first probe of an instance has succeeded: closes the breaker at once.
+    pub(super) fn first_probe_succeeded(&self) {
         self.change(|state| state.is_open().then_some(BreakerState::Closed));
     }
 
+    /// A later probe has ended: if it succeeded, one batch is the trial. Returns whether the breaker was open.
     pub(super) fn probed(&self, result: Result<(), String>) -> bool {
         self.change(|state| match (state, &result) {
             (BreakerState::Open { failures, .. }, Ok(())) => {

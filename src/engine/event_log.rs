@@ -19,7 +19,8 @@ const MAX_SUMS: usize = 10;
 /// Maximum number of destinations that a summary names.
 const MAX_NAMED: usize = 10;
 
-/// Maximum number of destinations whose deaths are counted apart. Deaths at further ones are counted together.
+/// Maximum number of pairs of reason and destination whose deaths are counted apart. Further deaths are counted together for each
+/// reason.
 const MAX_DESTINATIONS: usize = 1000;
 
 /// Counts events of one kind, and says at most once a minute how many there were since the last time.
@@ -86,7 +87,7 @@ pub(super) struct Deaths {
     pub(super) reason: Reason,
     /// Number of occurrences.
     pub(super) count: u64,
-    /// Number of destinations.
+    /// Number of destinations; those that were not counted apart are one.
     pub(super) destinations: usize,
     /// The first of them, separated by commas.
     pub(super) named: String,
@@ -137,7 +138,7 @@ impl DeathLog {
         })
     }
 
-    /// Returns what the last minute adds, if it is over. `at_once`: whether it is over or not.
+    /// Returns the deaths that are not logged yet, once their minute is over; with `at_once` also before.
     pub(super) fn due(&mut self, now: Instant, at_once: bool) -> Vec<Deaths> {
         let is_over = self.since.is_some_and(|since| at_once || now.duration_since(since) >= LOG_PAUSE);
         if !is_over {

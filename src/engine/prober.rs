@@ -52,7 +52,7 @@ pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {
                     }
                     tokio::select! {
                         changed = changes.changed() => if changed.is_err() { return },
-                        () = sink.breaker.suspicion.notified() => examine(&sink).await,
+                        () = sink.breaker.probe_request.notified() => examine(&sink).await,
                         () = tokio::time::sleep(SILENCE_CHECK_INTERVAL) => report_silence(&sink, &silences),
                     }
                 }
@@ -107,7 +107,7 @@ fn cause(detail: &str) -> &str {
 /// The first probe, at the start and without a pause.
 async fn first_probe(sink: &SinkContext) {
     match sink.sink.check().await {
-        Ok(()) => sink.breaker.found(),
+        Ok(()) => sink.breaker.first_probe_succeeded(),
         Err(error) => {
             warn!(sink = sink.name, detail = %error, "the sink is unavailable; its lanes are not claimed until it answers");
             sink.breaker.probed(Err(error.to_string()));

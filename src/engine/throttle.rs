@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The end of the current pause.
+/// Lets something happen once in each pause.
 #[derive(Debug, Default)]
 pub(super) struct Throttle(Mutex<Option<Instant>>);
 
@@ -21,7 +21,7 @@ impl Throttle {
         self.0.lock().filter(|until| *until > Instant::now())
     }
 
-    /// Whether there is no pause. If so, a pause of `span` begins.
+    /// Returns true and begins a pause of `span`, unless there is a pause already.
     pub(super) fn passes(&self, span: Duration) -> bool {
         let (mut until, now) = (self.0.lock(), Instant::now());
         let passes = until.is_none_or(|until| until <= now);

@@ -19,7 +19,7 @@ use super::server::body;
 use crate::engine::PausedLane;
 use crate::task::Lane;
 use crate::task::id::BadName;
-use crate::task::spec::{self, Fault, PauseBody};
+use crate::task::spec::{self, Fault, LanePauseBody};
 use crate::timeline::{LanePauseRequest, PauseNote};
 
 /// The name of a lane in a path.
@@ -108,8 +108,8 @@ pub(super) async fn pause(
     request: Request,
 ) -> Result<Response, Problem> {
     let now = api.intake.clock().now();
-    let read_body = |body: &[u8]| spec::read_pause(body, now);
-    let (lane, PauseBody { note, until }) =
+    let read_body = |body: &[u8]| spec::read_lane_pause(body, now);
+    let (lane, LanePauseBody { note, until }) =
         body::path_and_small_json(&api, read_lane(lane), request, read_body).await?;
     let about = PauseNote { by: caller.name().map(str::to_owned), note };
     answer(&api, &caller, &lane, "pause_lane", LanePauseRequest::Pause { until, about }).await

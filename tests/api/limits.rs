@@ -169,7 +169,7 @@ async fn a_connection_above_the_limit_waits_while_all_others_are_busy() {
     assert_eq!(second.await.status, 200);
 }
 
-/// Clients that keep all places, silent or between two requests, keep nobody out.
+/// Clients that hold all connections, silent or between two requests, keep nobody out.
 #[tokio::test]
 async fn the_connection_that_is_idle_longest_makes_room() {
     let stage = Stage::start_with(|terms| {

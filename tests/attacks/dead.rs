@@ -10,7 +10,7 @@ pub(super) fn fill_the_dead(form: Form) {
     let mut redis = stage.redis.connect();
     let api = stage.instance.api();
     let line = |id: &str, lane: &str, payload: &str| {
-        // Overdue by more than its catch-up allows: dead at once.
+        // A one-shot without catch-up that is overdue by more than the grace is dead at once, as `too late`.
         format!(
             "{{\"id\":\"{id}\",\"schedule\":{{\"at\":\"2020-01-01T00:00:00Z\"}},\"catch_up\":\"none\",\"lane\":\"{lane}\",\"message\":{{\"destination\":\"out\",\"payload\":\"{payload}\"}}}}\n"
         )

@@ -1,7 +1,7 @@
 //! Messages that every door rejects, whatever its broker.
 
 /// The headers of a message, and the code that it is rejected with.
-pub(super) type Poison = (Vec<(&'static str, String)>, &'static str);
+pub(super) type BadMessage = (Vec<(&'static str, String)>, &'static str);
 
 /// One of each kind; `LONG` is a text of 5000 letters.
 const KINDS: [(&str, &str); 33] = [
@@ -41,7 +41,7 @@ const KINDS: [(&str, &str); 33] = [
 ];
 
 /// One message of each kind. Its destination is `out`, unless that is what is wrong.
-pub(super) fn kinds() -> Vec<Poison> {
+pub(super) fn kinds() -> Vec<BadMessage> {
     let header = |text: &'static str| {
         let (name, value) = text.split_once('=').expect("a value");
         (name, value.replace("LONG", &"x".repeat(5000)))

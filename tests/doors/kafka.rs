@@ -5,8 +5,8 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::bad_messages::kinds;
 use super::kills;
-use super::poison::kinds;
 use crate::support::kafka::{KafkaServer, More, have_kafka};
 use crate::support::published::read_topic;
 use crate::support::punctual::Punctual;
@@ -14,7 +14,7 @@ use crate::support::redis::RedisServer;
 use crate::support::{have, patient};
 
 /// Time limit for what a test waits for.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// A Redis for the timeline, and a Kafka with the topics of a door; `None` if a server is not installed.
 fn servers(partitions: i32) -> Option<(RedisServer, KafkaServer)> {
@@ -72,7 +72,7 @@ fn a_message_in_a_topic_is_published_at_its_time() {
     let headers =
         ["punctual-in=400ms", "punctual-destination=out", "punctual-key=k", "x-own=1", "content-type=application/json"];
     send(&kafka, &headers, "{\"order\": 1}\n");
-    assert!(patient(PATIENCE, || !kafka.records("out").is_empty()), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || !kafka.records("out").is_empty()), "{}", instance.log());
     let (sent, published) = (kafka.records("punctual.in").remove(0), kafka.records("out").remove(0));
     let key = format!("in.{}-0-{}:{}", sent.partition, sent.stamp, sent.stamp + 400);
     assert_eq!(published.header("idempotency-key"), Some(key.as_str()));
@@ -111,7 +111,7 @@ fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
 }
 
 #[test]
-fn poison_is_rejected_with_its_code_and_stops_nobody() {
+fn bad_messages_are_rejected_with_their_codes_and_stop_nobody() {
     let Some((timeline, kafka)) = servers(1) else { return };
     let instance = Punctual::start(&config(&timeline, &kafka, ""));
     let long = format!("x={}", "x".repeat(20_000));
@@ -122,7 +122,7 @@ fn poison_is_rejected_with_its_code_and_stops_nobody() {
     ];
     let mut codes = Vec::new();
     let mut send = |headers: &[&str], code: &'static str| {
-        send(&kafka, headers, "poison\n");
+        send(&kafka, headers, "bad\n");
         send(&kafka, &["punctual-in=1ms", "punctual-destination=out"], "good\n");
         codes.push(code);
     };
@@ -132,7 +132,7 @@ fn poison_is_rejected_with_its_code_and_stops_nobody() {
     }
     of_kafka.iter().for_each(|(headers, code)| send(headers, code));
     let done = || kafka.records("out").len() == codes.len() && kafka.records("punctual.rejected").len() == codes.len();
-    assert!(patient(PATIENCE, done), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, done), "{}", instance.log());
     let found: Vec<String> = kafka
         .records("punctual.rejected")
         .iter()
@@ -141,7 +141,7 @@ fn poison_is_rejected_with_its_code_and_stops_nobody() {
     assert_eq!(found, codes, "in the order of the partition");
     let copy = kafka.records("punctual.rejected").remove(1);
     assert!(copy.header("punctual-rejected-from").unwrap().starts_with("punctual.in 0-2-"), "{copy:?}");
-    assert_eq!((copy.header("punctual-in"), &copy.payload[..]), (Some("soon"), &b"poison"[..]));
+    assert_eq!((copy.header("punctual-in"), &copy.payload[..]), (Some("soon"), &b"bad"[..]));
 }
 
 /// Takes more than five seconds: the timeline is away for longer than its calls wait, and partitions are paused meanwhile.
@@ -152,7 +152,7 @@ fn nothing_is_acknowledged_while_the_timeline_is_away() {
     let config = config(&timeline, &kafka, "destination = \"out\"\nbatch = 50\n");
     let mut instance = Punctual::start(&config);
     send(&kafka, &["punctual-in=1ms"], "first\n");
-    assert!(patient(PATIENCE, || kafka.records("out").len() == 1), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || kafka.records("out").len() == 1), "{}", instance.log());
     timeline.server.kill();
     let lines: String = (0..500).map(|number| format!("{number}\n")).collect();
     send(&kafka, &["punctual-in=1ms"], &lines);
@@ -163,7 +163,7 @@ fn nothing_is_acknowledged_while_the_timeline_is_away() {
     timeline.server.restart();
     let instance = Punctual::start(&config);
     let payloads = || kafka.records("out").into_iter().map(|one| one.payload).collect::<BTreeSet<_>>();
-    assert!(patient(PATIENCE, || payloads().len() == 501), "{} {}", payloads().len(), instance.log());
+    assert!(patient(TIME_LIMIT, || payloads().len() == 501), "{} {}", payloads().len(), instance.log());
 }
 
 /// Takes more than five seconds: the timeline is away for longer than a pause of partitions takes to begin.
@@ -173,7 +173,7 @@ fn a_door_that_has_waited_goes_on_in_order() {
     let mut timeline = RedisServer::start(&["--appendonly", "yes"]);
     let mut instance = Punctual::start(&config(&timeline, &kafka, "batch = 50\n"));
     send(&kafka, &["punctual-in=1ms", "punctual-destination=out"], "first\n");
-    assert!(patient(PATIENCE, || kafka.records("out").len() == 1), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || kafka.records("out").len() == 1), "{}", instance.log());
     timeline.server.kill();
     // Each replaces the one before; the last one is in force.
     let headers = ["punctual-in=1h", "punctual-destination=out", "punctual-id=one"];
@@ -190,7 +190,7 @@ fn a_door_that_has_waited_goes_on_in_order() {
         let payload = task["message"]["payload_base64"].as_str()?.to_owned();
         (payload == "NCA0OTk=").then_some(())
     };
-    assert!(patient(PATIENCE, || last().is_some()), "{:?}", instance.api().send("GET", "/v1/tasks/one", None));
+    assert!(patient(TIME_LIMIT, || last().is_some()), "{:?}", instance.api().send("GET", "/v1/tasks/one", None));
     std::thread::sleep(Duration::from_secs(1));
     assert!(last().is_some(), "and nothing after it");
 }
@@ -238,14 +238,14 @@ fn a_missing_topic_is_waited_for_and_a_broker_that_was_away_is_found_again() {
     assert!(code == Some(1) && out.contains("there is no topic `punctual.in`"), "{out}");
     kafka.create_stamped_topic("punctual.in", 1);
     send(&kafka, &["punctual-in=1ms"], "a\n");
-    assert!(patient(PATIENCE, || kafka.records("out").len() == 1), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || kafka.records("out").len() == 1), "{}", instance.log());
     instance.until("up", |instance| stats(instance)["doors"]["in"]["status"] == "up");
     kafka.server.kill();
     instance.until("away", |instance| stats(instance)["doors"]["in"]["status"] == "unavailable");
     kafka.server.restart();
     instance.until("up again", |instance| stats(instance)["doors"]["in"]["status"] == "up");
     send(&kafka, &["punctual-in=1ms"], "b\n");
-    assert!(patient(PATIENCE, || kafka.records("out").len() >= 2), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || kafka.records("out").len() >= 2), "{}", instance.log());
     assert_eq!(super::check(&config).0, Some(0));
 }
 
@@ -255,7 +255,7 @@ fn repeated_binary_and_missing_headers_reach_the_consumer() {
     let instance = Punctual::start(&config(&timeline, &kafka, "destination = \"out\"\n"));
     // `kcat` writes a header without `=` without a value.
     send(&kafka, &["punctual-in=1ms", "x=1", "binary=\u{e9}\u{1}", "none", "x=2", "punctual-attempt=7"], "{}\n");
-    assert!(patient(PATIENCE, || !kafka.records("out").is_empty()), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || !kafka.records("out").is_empty()), "{}", instance.log());
     let record = kafka.records("out").remove(0);
     let own: Vec<_> = record.headers.iter().filter(|(name, _)| !name.contains('-')).collect();
     let own: Vec<_> = own.into_iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
@@ -276,7 +276,7 @@ fn records_of_etf1_are_published_reset_and_deleted() {
     send(&with(&soon(3)), "once:one\nreset:two\ndeleted:three\n");
     send(&with(&soon(4)), "reset:four\n");
     send(&[], "deleted:\n");
-    assert!(patient(PATIENCE, || kafka.records("out").len() == 2), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || kafka.records("out").len() == 2), "{}", instance.log());
     std::thread::sleep(Duration::from_secs(3));
     let records = kafka.records("out");
     let found: BTreeMap<_, _> = records
@@ -317,7 +317,7 @@ fn records_of_sky_are_published_reset_and_deleted() {
     // In Avro: overdue since 1970, the topic `out`, the key `k`, the value `five`, no headers.
     send("avro", Some(b"\x02\x06out\x02k\x02\x08five\0"));
     send("bad", Some(b"\x02\x06out"));
-    assert!(patient(PATIENCE, || kafka.records("out").len() == 3), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || kafka.records("out").len() == 3), "{}", instance.log());
     std::thread::sleep(Duration::from_secs(3));
     let records = kafka.records("out");
     let found: Vec<_> = records

@@ -26,7 +26,7 @@ pub(super) const MESSAGES: usize = 10_000;
 pub(super) const KILLS: usize = 50;
 
 /// Time limit for publishing all messages.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Kills two instances in turn while messages are sent. The payload of each message is its number. Then all must have been
 /// published, each under one key. Returns two running instances.
@@ -58,7 +58,7 @@ pub(super) fn run(
     instances.iter_mut().for_each(Punctual::kill);
     instances = [Punctual::start(config), Punctual::start(config)];
     let numbers = || published().iter().map(|one| one.payload.clone()).collect::<BTreeSet<_>>().len();
-    let all = patient(PATIENCE, || numbers() == MESSAGES);
+    let all = patient(TIME_LIMIT, || numbers() == MESSAGES);
     assert!(
         all,
         "{} of {MESSAGES} were published: {:?}, {}",

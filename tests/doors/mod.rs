@@ -1,9 +1,9 @@
 //! Doors, over a source, a timeline and a sink in memory, on Tokio's paused clock; and over each broker.
 
+mod bad_messages;
 mod kafka;
 mod kills;
 mod nats;
-mod poison;
 mod rabbitmq;
 mod rabbitmq_dialects;
 mod redis;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::bad_messages::kinds;
 use super::kills::{self, MESSAGES};
-use super::poison::kinds;
 use crate::support::nats::{NatsClient, NatsServer};
 use crate::support::published::read_subject;
 use crate::support::punctual::Punctual;
@@ -15,7 +15,7 @@ use crate::support::redis::RedisServer;
 use crate::support::{have, patient};
 
 /// Time limit for what a test waits for.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// A Redis for the timeline, and a NATS with the streams and the consumer of a door; `None` if a server is not installed.
 fn servers() -> Option<(RedisServer, NatsServer)> {
@@ -76,7 +76,7 @@ fn a_message_in_a_stream_of_jetstream_is_published_at_its_time() {
     let instance = Punctual::start(&config(&timeline, &nats, ""));
     let headers = [("Punctual-In", "400ms"), ("punctual-destination", "out"), ("x-own", "1"), ("Nats-Msg-Id", "mine")];
     send(&nats, &headers, ["{\"order\": 1}".to_owned()]);
-    assert!(patient(PATIENCE, || length(&nats, "OUT") == 1), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || length(&nats, "OUT") == 1), "{}", instance.log());
     let (sent, stored) =
         (nats.connect().stream_messages("IN").remove(0), nats.connect().stream_messages("OUT").remove(0));
     let ms = (sent.stored_ns + 999_999).div_euclid(1_000_000);
@@ -84,7 +84,7 @@ fn a_message_in_a_stream_of_jetstream_is_published_at_its_time() {
     assert_eq!((stored.header("x-own"), &stored.payload[..]), (Some("1"), &b"{\"order\": 1}"[..]));
     assert_ne!(stored.header("nats-msg-id"), Some("mine"));
     assert!(stored.stored_ns >= (ms + 400) * 1_000_000, "never early");
-    assert!(patient(PATIENCE, || open(&nats) == 0), "it is acknowledged");
+    assert!(patient(TIME_LIMIT, || open(&nats) == 0), "it is acknowledged");
     assert_eq!(status(&instance), json!({"kind": "nats", "from": "IN/punctual", "status": "up"}));
 }
 
@@ -98,11 +98,11 @@ fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
     // The client of the tests reads a stream only while nothing is added to it.
     let published = || if length(&nats, "OUT") < MESSAGES as u64 { Vec::new() } else { read_subject(&nats, "OUT") };
     let _instances = kills::run("nats", &config, send, published);
-    assert!(patient(PATIENCE, || open(&nats) == 0), "all are acknowledged");
+    assert!(patient(TIME_LIMIT, || open(&nats) == 0), "all are acknowledged");
 }
 
 #[test]
-fn poison_is_rejected_with_its_code_and_stops_nobody() {
+fn bad_messages_are_rejected_with_their_codes_and_stop_nobody() {
     let Some((timeline, nats)) = servers() else { return };
     let instance = Punctual::start(&config(&timeline, &nats, ""));
     let of_nats: [(&[(&str, &str)], &str); 2] = [
@@ -111,7 +111,7 @@ fn poison_is_rejected_with_its_code_and_stops_nobody() {
     ];
     let mut codes = Vec::new();
     let mut send = |headers: &[(&str, &str)], code: &'static str| {
-        send(&nats, headers, ["poison".to_owned()]);
+        send(&nats, headers, ["bad".to_owned()]);
         send(&nats, &[("punctual-in", "1ms"), ("punctual-destination", "out")], ["good".to_owned()]);
         codes.push(code);
     };
@@ -122,7 +122,7 @@ fn poison_is_rejected_with_its_code_and_stops_nobody() {
     of_nats.iter().for_each(|(headers, code)| send(headers, code));
     let count = codes.len() as u64;
     let done = || length(&nats, "OUT") == count && length(&nats, "REJECTED") == count && open(&nats) == 0;
-    assert!(patient(PATIENCE, done), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, done), "{}", instance.log());
     let rejected = nats.connect().stream_messages("REJECTED");
     let found: Vec<_> = rejected.iter().map(|copy| copy.header("punctual-rejected").unwrap_or_default()).collect();
     assert_eq!(found, codes);
@@ -142,8 +142,8 @@ fn a_connection_that_ends_while_the_door_waits_stops_nothing() {
     nats.server.restart();
     timeline.server.restart();
     let payloads = || read_subject(&nats, "OUT").into_iter().map(|one| one.payload).collect::<BTreeSet<_>>();
-    assert!(patient(PATIENCE, || length(&nats, "OUT") >= 300 && payloads().len() == 300), "{}", instance.log());
-    assert!(patient(PATIENCE, || open(&nats) == 0), "all are acknowledged");
+    assert!(patient(TIME_LIMIT, || length(&nats, "OUT") >= 300 && payloads().len() == 300), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || open(&nats) == 0), "all are acknowledged");
 }
 
 #[test]
@@ -163,12 +163,12 @@ fn a_missing_consumer_is_waited_for_and_a_server_that_was_away_is_found_again() 
     assert!(code == Some(1) && out.contains("door in") && out.contains("not found"), "{out}");
     create_source(&mut nats.connect(), 2);
     send(&nats, &[("punctual-in", "1ms")], ["a".to_owned()]);
-    assert!(patient(PATIENCE, || length(&nats, "OUT") == 1), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || length(&nats, "OUT") == 1), "{}", instance.log());
     nats.server.kill();
     instance.until("away", |instance| status(instance)["status"] == "unavailable");
     nats.server.restart();
     instance.until("up again", |instance| status(instance)["status"] == "up");
     send(&nats, &[("punctual-in", "1ms")], ["b".to_owned()]);
-    assert!(patient(PATIENCE, || length(&nats, "OUT") >= 2), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || length(&nats, "OUT") >= 2), "{}", instance.log());
     assert_eq!(super::check(&config).0, Some(0));
 }

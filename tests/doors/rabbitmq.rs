@@ -8,8 +8,8 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, ExchangeKind};
 
+use super::bad_messages::kinds;
 use super::kills;
-use super::poison::kinds;
 use crate::support::published::Published;
 use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
@@ -17,7 +17,7 @@ use crate::support::redis::RedisServer;
 use crate::support::{have, patient};
 
 /// Time limit for what a test waits for.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// A Redis for the timeline, and a RabbitMQ with the queues of a door; `None` if a server is not installed.
 pub(super) fn servers() -> Option<(RedisServer, RabbitServer)> {
@@ -113,7 +113,7 @@ fn a_message_in_a_queue_is_published_at_its_time() {
     ];
     let before = super::unix_time();
     send(&rabbit, one("a", headers, "{\"order\": 1}"));
-    assert!(patient(PATIENCE, || rabbit.count("", "out") == 1), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "out") == 1), "{}", instance.log());
     let message = rabbit.queue("", "out").remove(0);
     let key = message.properties.message_id().as_ref().expect("a key").as_str().to_owned();
     let due: i64 = key.rsplit(':').next().unwrap().parse().unwrap();
@@ -138,11 +138,11 @@ fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
         send(&rabbit, numbered(numbers, vec![text("punctual-in", "3s"), text("punctual-destination", "out")]));
     };
     let _instances = kills::run("rabbitmq", &config, send, || published(&rabbit));
-    assert!(patient(PATIENCE, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
 }
 
 #[test]
-fn poison_is_rejected_with_its_code_and_stops_nobody() {
+fn bad_messages_are_rejected_with_their_codes_and_stop_nobody() {
     let Some((timeline, rabbit)) = servers() else { return };
     let instance = Punctual::start(&config(&timeline, &rabbit, ""));
     let of_rabbitmq = (
@@ -151,16 +151,16 @@ fn poison_is_rejected_with_its_code_and_stops_nobody() {
     );
     let texts =
         |headers: Vec<(&'static str, String)>| headers.into_iter().map(|(name, value)| text(name, &value)).collect();
-    let poison = kinds().into_iter().map(|(headers, code)| (texts(headers), code)).chain([of_rabbitmq]);
+    let bad = kinds().into_iter().map(|(headers, code)| (texts(headers), code)).chain([of_rabbitmq]);
     let mut codes = Vec::new();
-    for (number, (headers, code)) in poison.enumerate() {
-        send(&rabbit, one(&format!("bad{number}"), headers, "poison"));
+    for (number, (headers, code)) in bad.enumerate() {
+        send(&rabbit, one(&format!("bad{number}"), headers, "bad"));
         let good = vec![text("punctual-in", "1ms"), text("punctual-destination", "out")];
         send(&rabbit, one(&format!("good{number}"), good, "good"));
         codes.push(code.to_owned());
     }
     let done = || rabbit.count("", "out") == codes.len() && rabbit.count("", "punctual.rejected") == codes.len();
-    assert!(patient(PATIENCE, done), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, done), "{}", instance.log());
     let code = |delivery: &lapin::message::Delivery| {
         let headers = delivery.properties.headers().clone().expect("headers");
         match headers.inner().get("punctual-rejected") {
@@ -170,7 +170,7 @@ fn poison_is_rejected_with_its_code_and_stops_nobody() {
     };
     let rejected = rabbit.queue("", "punctual.rejected");
     assert_eq!(rejected.iter().map(code).collect::<Vec<_>>(), codes);
-    assert!(rejected.iter().all(|copy| copy.data == b"poison"));
+    assert!(rejected.iter().all(|copy| copy.data == b"bad"));
 }
 
 /// Takes more than five seconds: the timeline is away for longer than its calls wait.
@@ -185,10 +185,10 @@ fn nothing_is_acknowledged_while_the_timeline_is_away() {
     instance.until("waiting", |instance| status(instance)["status"] == "waiting");
     std::thread::sleep(Duration::from_secs(8));
     instance.kill();
-    assert!(patient(PATIENCE, || rabbit.count("", "punctual.in") == 300), "nothing was acknowledged");
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "punctual.in") == 300), "nothing was acknowledged");
     timeline.server.restart();
     let instance = Punctual::start(&config);
-    assert!(patient(PATIENCE, || rabbit.count("", "out") == 300), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "out") == 300), "{}", instance.log());
 }
 
 /// Two batches are read and not acknowledged. Takes more than five seconds: the timeline is away for longer than its calls
@@ -204,8 +204,8 @@ fn a_connection_that_ends_while_the_door_waits_stops_nothing() {
     rabbit.control(&["close_all_connections", "a test"]);
     timeline.server.restart();
     let payloads = || published(&rabbit).into_iter().map(|one| one.payload).collect::<BTreeSet<_>>();
-    assert!(patient(PATIENCE, || rabbit.count("", "out") >= 300 && payloads().len() == 300), "{}", instance.log());
-    assert!(patient(PATIENCE, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "out") >= 300 && payloads().len() == 300), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn what_messages_lack_and_tasks_do_not_keep_is_counted_and_logged_once() {
     let to_other = [in_1ms(), vec![text("punctual-lane", "other"), text("x-text", "1"), table]].concat();
     send(&rabbit, one("other", to_other, ""));
     assert!(
-        patient(PATIENCE, || rabbit.count("", "out") == 3 && streams.stream("out").len() == 1),
+        patient(TIME_LIMIT, || rabbit.count("", "out") == 3 && streams.stream("out").len() == 1),
         "{}",
         instance.log()
     );
@@ -250,13 +250,13 @@ fn a_missing_queue_is_waited_for_and_a_server_that_was_away_is_found_again() {
     assert!(code == Some(1) && out.contains("no queue 'punctual.in'"), "{out}");
     rabbit.declare_queues("", &["punctual.in"]);
     send(&rabbit, one("a", vec![text("punctual-in", "1ms")], "a"));
-    assert!(patient(PATIENCE, || rabbit.count("", "out") == 1), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "out") == 1), "{}", instance.log());
     rabbit.server.kill();
     instance.until("away", |instance| status(instance)["status"] == "unavailable");
     rabbit.server.restart();
     instance.until("up again", |instance| status(instance)["status"] == "up");
     send(&rabbit, one("b", vec![text("punctual-in", "1ms")], "b"));
-    assert!(patient(PATIENCE, || rabbit.count("", "out") >= 2), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "out") >= 2), "{}", instance.log());
     let (code, out) = super::check(&config);
     assert!(code == Some(1) && out.contains("messages would be refused: `punctual.rejected`: "), "{out}");
     rabbit.declare_queues("", &["punctual.rejected"]);
@@ -279,7 +279,7 @@ fn least_rights_are_enough() {
     send(&rabbit, one("good", vec![text("punctual-in", "1ms")], "good"));
     send(&rabbit, one("bad", vec![text("punctual-in", "soon")], "bad"));
     let done = || rabbit.count("", "out") == 1 && rabbit.count("", "punctual.rejected") == 1;
-    assert!(patient(PATIENCE, done), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, done), "{}", instance.log());
     assert_eq!(super::check(&config).0, Some(0));
     instance.kill();
     rights("^$");
@@ -313,8 +313,8 @@ fn what_the_client_library_cannot_read_stops_nobody() {
     publish("<<255>>", "", "<<\"key\">>");
     publish("<<\"name\">>", ", {<<254>>, longstr, <<\"x\">>}", "<<\"key\">>");
     publish("<<\"key\">>", "", "<<255, 254>>");
-    assert!(patient(PATIENCE, || rabbit.count("", "out") == 4), "{}", instance.log());
-    assert!(patient(PATIENCE, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "out") == 4), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "punctual.in") == 0), "all are acknowledged");
     assert_eq!(status(&instance)["status"], "up");
     let ids = rabbit.queue("", "out").into_iter().map(|message| {
         message.properties.headers().as_ref().and_then(|table| table.inner().get("punctual-message-id").cloned())

@@ -5,7 +5,7 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOpti
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, ExchangeKind};
 
-use super::rabbitmq::{PATIENCE, servers};
+use super::rabbitmq::{TIME_LIMIT, servers};
 use crate::support::patient;
 use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
@@ -49,7 +49,7 @@ fn header(delivery: &Delivery, name: &str) -> Option<AMQPValue> {
 
 /// The only message of the queue `out`.
 fn published(rabbit: &RabbitServer, instance: &Punctual) -> Delivery {
-    assert!(patient(PATIENCE, || rabbit.count("", "out") == 1), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "out") == 1), "{}", instance.log());
     rabbit.queue("", "out").remove(0)
 }
 
@@ -108,11 +108,11 @@ fn a_short_expiration_does_not_wait_behind_a_long_one() {
     publish(&rabbit, "", "waiting", b"short", expiring("300"));
     let first = published(&rabbit, &instance);
     assert_eq!((first.data.as_slice(), first.properties.expiration()), (b"short".as_slice(), &None));
-    assert!(patient(PATIENCE, || rabbit.count("", "out") == 2), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "out") == 2), "{}", instance.log());
     // Without a door, the messages expire as before.
     drop(instance);
     publish(&rabbit, "", "waiting", b"alone", expiring("300"));
-    assert!(patient(PATIENCE, || rabbit.count("", "out") == 3), "the queue dead-letters it");
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "out") == 3), "the queue dead-letters it");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_rejected_message_keeps_its_properties() {
         BasicProperties::default().with_correlation_id("c1".into()).with_expiration("1".into()).with_headers(headers);
     rabbit.bind("", "celery.delayed", ExchangeKind::Topic, "punctual.in");
     publish(&rabbit, "celery.delayed", "celery", b"[]", properties);
-    assert!(patient(PATIENCE, || rabbit.count("", "punctual.rejected") == 1), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || rabbit.count("", "punctual.rejected") == 1), "{}", instance.log());
     let copy = rabbit.queue("", "punctual.rejected").remove(0);
     assert_eq!(header(&copy, "punctual-rejected"), Some(text("bad_time")));
     assert_eq!(header(&copy, "retries"), Some(AMQPValue::LongInt(0)));

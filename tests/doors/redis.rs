@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::poison::kinds;
+use super::bad_messages::kinds;
 use super::{check, kills};
 use crate::support::published::read_stream;
 use crate::support::punctual::Punctual;
@@ -12,7 +12,7 @@ use crate::support::redis::{Entry, RedisServer};
 use crate::support::{have, patient};
 
 /// Time limit for what a test waits for.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// The configuration of an instance with its timeline in one Redis, and the stream and the messages in another.
 fn config(timeline: &RedisServer, broker: &str, more: &str) -> String {
@@ -58,7 +58,7 @@ fn a_message_in_a_stream_is_published_at_its_time() {
         ("x-own", "1"),
     ];
     let id = add(&mut broker.connect(), "{\"order\": 1}", &fields);
-    assert!(patient(PATIENCE, || !read_stream(broker.server.port, "out").is_empty()), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || !read_stream(broker.server.port, "out").is_empty()), "{}", instance.log());
     let published = read_stream(broker.server.port, "out").remove(0);
     let sent: i64 = id.split('-').next().unwrap().parse().unwrap();
     assert_eq!((published.key, published.payload.as_str()), (format!("in.{id}:{}", sent + 400), "{\"order\": 1}"));
@@ -98,11 +98,11 @@ fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
     for one in published() {
         assert_eq!(expected.get(&one.payload), Some(&one.key));
     }
-    assert!(patient(PATIENCE, || pending(&broker) == 0), "all are acknowledged");
+    assert!(patient(TIME_LIMIT, || pending(&broker) == 0), "all are acknowledged");
 }
 
 #[test]
-fn poison_is_rejected_with_its_code_and_stops_nobody() {
+fn bad_messages_are_rejected_with_their_codes_and_stop_nobody() {
     if !have("redis-server") {
         return;
     }
@@ -142,7 +142,7 @@ fn poison_is_rejected_with_its_code_and_stops_nobody() {
     };
     patient(Duration::from_secs(20), || found().len() == codes.len());
     assert_eq!(found(), codes, "{}", instance.log());
-    assert!(patient(PATIENCE, || read_stream(broker.server.port, "out").len() == codes.len() - 1));
+    assert!(patient(TIME_LIMIT, || read_stream(broker.server.port, "out").len() == codes.len() - 1));
     assert_eq!(pending(&broker), 0);
     let warned = instance.log_lines(&["a message was rejected"]).len();
     assert_eq!(warned, 10, "and no more in a minute");
@@ -170,7 +170,7 @@ fn nothing_is_acknowledged_while_the_timeline_is_away() {
     let ready = instance.api().ready().expect("an answer").json();
     assert!(ready["stopped_doors"]["in"].is_string(), "{ready}");
     timeline.server.restart();
-    assert!(patient(PATIENCE, || read_stream(broker.server.port, "out").len() >= ids.len()), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || read_stream(broker.server.port, "out").len() >= ids.len()), "{}", instance.log());
     let order: Vec<String> = read_stream(broker.server.port, "out").into_iter().map(|one| one.payload).collect();
     assert_eq!((order.len(), pending(&broker)), (ids.len(), 0));
     assert!(!instance.log_lines(&[" WARN ", "a door is stopped"]).is_empty());
@@ -201,7 +201,7 @@ fn a_stop_under_load_leaves_no_entry_unacknowledged() {
         instance.api().send("GET", "/v1/tasks:count", None).expect("an answer").json()["lanes"]["default"]["waiting"]
             == sent
     };
-    assert!(patient(PATIENCE, waiting), "{sent}: {:?}", instance.api().send("GET", "/v1/tasks:count", None));
+    assert!(patient(TIME_LIMIT, waiting), "{sent}: {:?}", instance.api().send("GET", "/v1/tasks:count", None));
 }
 
 #[test]
@@ -226,8 +226,8 @@ fn a_door_needs_few_rights_and_waits_for_its_group() {
     add(&mut broker.connect(), "good", &[("punctual-in", "1ms")]);
     add(&mut broker.connect(), "bad", &[("punctual-in", "soon")]);
     let done = || read_stream(broker.server.port, "out").len() + broker.stream("punctual.rejected").len() == 2;
-    assert!(patient(PATIENCE, done), "{}", instance.log());
-    assert!(patient(PATIENCE, || broker.stream("punctual.in").is_empty()), "they are deleted");
+    assert!(patient(TIME_LIMIT, done), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || broker.stream("punctual.in").is_empty()), "they are deleted");
     let (code, out) = check(&config);
     assert!(code == Some(0) && out.contains("door in"), "{out}");
     let denied: Vec<::redis::Value> = ::redis::cmd("ACL").arg("LOG").query(&mut broker.connect()).expect("a log");

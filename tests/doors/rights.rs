@@ -45,7 +45,7 @@ fn least_rights_are_enough_on_kafka() {
     kafka::send(&server, &["punctual-in=1ms"], "good\n");
     kafka::send(&server, &["punctual-in=soon"], "bad\n");
     let done = || server.records("out").len() == 1 && server.records("punctual.rejected").len() == 1;
-    assert!(patient(kafka::PATIENCE, done), "{}", instance.log());
+    assert!(patient(kafka::TIME_LIMIT, done), "{}", instance.log());
     let (code, out) = check(&config);
     assert_eq!(code, Some(0), "{out}");
 }
@@ -80,7 +80,7 @@ fn least_rights_are_enough_on_jetstream() {
     nats::send(&server, &[("punctual-in", "soon")], ["bad".to_owned()]);
     let done =
         || nats::length(&server, "OUT") == 1 && nats::length(&server, "REJECTED") == 1 && nats::open(&server) == 0;
-    assert!(patient(nats::PATIENCE, done), "{}", instance.log());
+    assert!(patient(nats::TIME_LIMIT, done), "{}", instance.log());
     let (code, out) = check(&config("door"));
     assert_eq!(code, Some(0), "{out}");
     instance.kill();

@@ -165,7 +165,7 @@ fn one_more_fault_hides_no_other(mut sources: Sources, loaded: &Result<Config, C
     }
     sources.environment.push((name.to_owned(), SECRET.to_owned()));
     let Err(ConfigError(more)) = Config::load(sources) else {
-        return Err(TestCaseError::fail("an unknown option is passed over"));
+        return Err(TestCaseError::fail("an unknown option is accepted"));
     };
     let former = loaded.as_ref().err().map_or(&[][..], |error| &error.0);
     let (new, others): (Vec<_>, Vec<_>) =

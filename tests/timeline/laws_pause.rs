@@ -67,7 +67,7 @@ async fn a_paused_lane_is_not_claimed_until_it_is_resumed(stage: Stage) {
     let (ids, other) = (stage.ids(4), lane_named("other"));
     stage.create(once(&ids[0], at(0), "a")).await;
     stage.create(once_in(&ids[1], at(0), "a", &other)).await;
-    // A suspect.
+    // The tasks of the lane become suspects.
     stage.create(once(&ids[2], at(0), "a")).await;
     stage.crash(2).await;
     assert_eq!(stage.pause_lane(&lane(), None).await, answer(LanePauseResult::Paused, 0));

@@ -1,4 +1,5 @@
-//! A Redis Cluster whose slots are on more than one node is refused, at the start and while an instance runs.
+//! With a `redis://` URL, a node of a cluster that does not serve the slots of all shards is refused, at the start and while an
+//! instance runs.
 
 use super::strict::{run, serve_and_check};
 use super::*;

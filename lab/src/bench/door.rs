@@ -30,7 +30,7 @@ const BATCH: usize = 500;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Maximum duration of a part without progress.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Duration of the steady part.
 const STEADY_TIME: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ async fn door(setup: &BenchSetup, options: &Options, fleet: &Fleet) -> anyhow::R
         if now > last {
             (last, progress) = (now, Instant::now());
         }
-        ensure!(progress.elapsed() < PATIENCE, "the door has put {now} of {} tasks", options.tasks);
+        ensure!(progress.elapsed() < PROGRESS_TIMEOUT, "the door has put {now} of {} tasks", options.tasks);
         sleep(POLL_INTERVAL).await;
     }
 }
@@ -141,7 +141,7 @@ async fn steady(setup: &BenchSetup, options: &Options, sender: &Sender) -> anyho
             let now = Instant::now();
             stored.extend(std::iter::repeat_n(now, more));
             progress = if more > 0 { now } else { progress };
-            ensure!(progress.elapsed() < PATIENCE, "the door has put {count} of {all} tasks");
+            ensure!(progress.elapsed() < PROGRESS_TIMEOUT, "the door has put {count} of {all} tasks");
             sleep(POLL_INTERVAL).await;
         }
         anyhow::Ok(stored)
@@ -161,8 +161,9 @@ async fn consumer(setup: &BenchSetup, options: &Options, out: &str) -> anyhow::R
     let source: Arc<dyn Source> = SinkConfig::parse(setup.sink_url.expose_secret())?.source(&with)?;
     let (begun, before, mut read) = (Instant::now(), own_cpu(), 0);
     while read < options.tasks {
-        let batch =
-            tokio::time::timeout(PATIENCE, source.next(BATCH)).await.context("the consumer reads nothing")??;
+        let batch = tokio::time::timeout(PROGRESS_TIMEOUT, source.next(BATCH))
+            .await
+            .context("the consumer reads nothing")??;
         read += batch.len() as u64;
         source.acknowledge(batch.into_iter().map(|message| message.receipt).collect()).await?;
     }

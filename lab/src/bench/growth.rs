@@ -21,7 +21,7 @@ const ACCESSES_PER_CALL: u64 = 1000;
 /// Number of calls that are sent at once.
 const CALLS: u64 = 10;
 
-/// Accesses each large table as often as it may have buckets. Returns whether there was time for all.
+/// Accesses each large table as often as it may have had buckets before it began to grow. Returns whether there was time for all.
 ///
 /// # Errors
 /// If Redis does not answer.

@@ -8,14 +8,14 @@ use super::{AnswerView, write};
 /// Maximum size of the answers before successes are only counted, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Maximum size of the answers with faults, in bytes. Further faults are only counted, too.
+/// Maximum size of all answers, in bytes. Beyond it faults are only counted, too.
 const MAX_BYTES_WITH_FAULTS: usize = 2 << 20;
 
 /// The answers to the lines so far.
 #[derive(Default)]
 pub(super) struct KeptBack {
     answers: Vec<u8>,
-    /// The first line that is only counted, if its put succeeded.
+    /// The first line from which on successes are only counted.
     counted_from: Option<u64>,
     /// Lines by result since then.
     counts: BTreeMap<&'static str, u64>,

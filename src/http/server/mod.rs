@@ -106,7 +106,7 @@ pub async fn serve(
     ended
 }
 
-/// Accepts the next connection, and waits until there is slots for it.
+/// Accepts the next connection, and waits for a free slot.
 async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,

@@ -85,7 +85,7 @@ pub(in crate::http) async fn pause(
     id: IdInPath,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (id, note) = body::path_and_small_json(&api, read_id(id), request, spec::read_note).await?;
+    let (id, note) = body::path_and_small_json(&api, read_id(id), request, spec::read_task_pause).await?;
     let about = PauseNote { by: caller.name().map(str::to_owned), note };
     answer(&api, &caller, &id, "pause_task", TaskPauseRequest::Pause(about)).await
 }

@@ -250,7 +250,7 @@ fn an_impossible_day_never_comes() {
 
 #[test]
 fn a_cron_search_ends_even_if_no_time_matches() {
-    // The hour that the clock change skips, on that day, second by second.
+    // The first two name only the hour that a clock change skips; the third one names 30 February.
     for never in ["* * 2 * 3 0L", "* * 2 29 3 +0", "0 0 2 30 2 *"] {
         assert_eq!(Timetable::of(never, Some("Europe/Berlin")).unwrap().next(1_774_500_000_000), None, "{never}");
     }
@@ -269,7 +269,7 @@ fn a_cron_search_passes_a_gap_of_two_hours_and_gives_up_after_its_limit() {
 
 #[test]
 fn the_rarest_days_are_found() {
-    // The century between them has no 29 February.
+    // The year 2100 between them is no leap year.
     let mondays = times("0 0 29 2 +1", "UTC", "2072-03-01T00:00:00Z", 2);
     assert_eq!(mondays, ["2112-02-29T00:00:00Z", "2140-02-29T00:00:00Z"]);
 }

@@ -43,7 +43,8 @@ pub use message::{is_header, is_name, is_reserved, unfit_headers};
 pub use object::MAX_FAULTS;
 pub use preview::{Preview, read_preview};
 pub use steering::{
-    Missed, PauseBody, TasksRequest, TasksVerb, read_note, read_pause, read_resume, read_skip, read_tasks,
+    LanePauseBody, Missed, TasksRequest, TasksVerb, read_lane_pause, read_resume, read_skip, read_task_pause,
+    read_tasks,
 };
 pub use task_query::{
     CountQuery, TaskQuery, UpcomingQuery, read_count_query, read_next, read_task_query, read_upcoming_query,

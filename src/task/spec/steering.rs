@@ -13,7 +13,7 @@ const MAX_NOTE_CHARS: usize = 200;
 
 /// A request to pause a lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PauseBody {
+pub struct LanePauseBody {
     /// Why.
     pub note: String,
     /// When the pause ends by itself.
@@ -24,7 +24,7 @@ pub struct PauseBody {
 ///
 /// # Errors
 /// Every fault of the document.
-pub fn read_pause(json: &[u8], now: Timestamp) -> Result<PauseBody, Vec<Fault>> {
+pub fn read_lane_pause(json: &[u8], now: Timestamp) -> Result<LanePauseBody, Vec<Fault>> {
     object::read_body(json, |field| {
         let mut object = field.object()?;
         let note = object.optional("note", note).unwrap_or_default();
@@ -37,7 +37,7 @@ pub fn read_pause(json: &[u8], now: Timestamp) -> Result<PauseBody, Vec<Fault>> 
             Some(until)
         });
         object.end();
-        Some(PauseBody { note, until })
+        Some(LanePauseBody { note, until })
     })
 }
 
@@ -45,7 +45,7 @@ pub fn read_pause(json: &[u8], now: Timestamp) -> Result<PauseBody, Vec<Fault>> 
 ///
 /// # Errors
 /// Every fault of the document.
-pub fn read_note(json: &[u8]) -> Result<String, Vec<Fault>> {
+pub fn read_task_pause(json: &[u8]) -> Result<String, Vec<Fault>> {
     object::read_body(json, |field| {
         let mut object = field.object()?;
         let note = object.optional("note", note).unwrap_or_default();
@@ -164,20 +164,25 @@ mod tests {
             let named = |faults: Vec<Fault>| {
                 faults.into_iter().map(|fault| format!("{} {}", fault.pointer, fault.code)).collect::<Vec<_>>()
             };
-            read_pause(json.as_bytes(), now).map_err(named)
+            read_lane_pause(json.as_bytes(), now).map_err(named)
         };
-        assert_eq!(read(""), Ok(PauseBody::default()));
-        assert_eq!(read("{}"), Ok(PauseBody::default()));
+        assert_eq!(read(""), Ok(LanePauseBody::default()));
+        assert_eq!(read("{}"), Ok(LanePauseBody::default()));
         let whole = read(r#"{"note":"broker moves – ü","until":"2026-11-21T12:00:00.001Z"}"#).unwrap();
         assert_eq!(
             whole,
-            PauseBody { note: "broker moves – ü".into(), until: Some(Timestamp::from_millis(now.as_millis() + 1)) }
+            LanePauseBody {
+                note: "broker moves – ü".into(), until: Some(Timestamp::from_millis(now.as_millis() + 1))
+            }
         );
         let long = format!(r#"{{"note":"{}"}}"#, "ü".repeat(201));
         assert_eq!(read(&long), Err(vec!["/note too_large".to_owned()]));
         assert!(read(&long.replacen('ü', "", 1)).is_ok());
-        assert_eq!((read_note(b""), read_note(br#"{"note":"x"}"#)), (Ok(String::new()), Ok("x".to_owned())));
-        assert_eq!(read_note(br#"{"until":"2026-11-21T12:00:01Z"}"#).unwrap_err()[0].code, "unknown_field");
+        assert_eq!(
+            (read_task_pause(b""), read_task_pause(br#"{"note":"x"}"#)),
+            (Ok(String::new()), Ok("x".to_owned()))
+        );
+        assert_eq!(read_task_pause(br#"{"until":"2026-11-21T12:00:01Z"}"#).unwrap_err()[0].code, "unknown_field");
         assert_eq!((read_resume(b""), read_resume(br#"{"missed":"skip"}"#)), (Ok(Missed::CatchUp), Ok(Missed::Skip)));
         assert_eq!(read_resume(br#"{"missed":"all"}"#).unwrap_err()[0].code, "bad_value");
         let tasks = |verb, json: &str| read_tasks(json.as_bytes(), verb, &["paused"]);

@@ -162,7 +162,7 @@ impl Twin {
             Some(stored) if stored.at < now.minus(long) && !stored.late => (ReapAt { at: limit, late: true }, false),
             Some(stored) if stored.at <= now => (next_reap, work),
             Some(stored) if stored.at > limit => (next_reap, false),
-            // An instance makes glances regularly. If all are away again later, the reap may be postponed again.
+            // An instance makes glances regularly. If no instance reaches the timeline for that long again, the reap may be postponed again.
             Some(stored) => {
                 let late = stored.late && now > stored.at.minus(request.lease).plus(long);
                 (ReapAt { late, ..stored }, false)

@@ -24,7 +24,7 @@ const MAX_CLOCK_DIFFERENCE_MICROS: i64 = 100_000;
 /// The nodes that answered, and who has which slot.
 struct Found {
     sessions: BTreeMap<Server, Session>,
-    /// By the number of the slot.
+    /// The master of each shard, in order; the last one is the master of the slot of the namespace.
     owners: Vec<Server>,
     advice: Vec<Advice>,
 }
@@ -45,15 +45,15 @@ pub(super) async fn check(
     }
     let mut begun = false;
     let (mut version, mut masters, mut clocks) = (None, Vec::new(), Vec::new());
-    let (namespace, of_shards) = (owners.last(), &owners[..keys.len()]);
+    let (namespace_owner, of_shards) = (owners.last(), &owners[..keys.len()]);
     for (server, session) in &sessions {
         let own: Vec<Keys> =
             of_shards.iter().zip(keys).filter(|(owner, _)| *owner == server).map(|(_, keys)| keys.clone()).collect();
-        if own.is_empty() && namespace != Some(server) {
+        if own.is_empty() && namespace_owner != Some(server) {
             continue;
         }
         let address = access.address_of(server);
-        if namespace == Some(server) {
+        if namespace_owner == Some(server) {
             begun = check_layout(config, session).await.map_err(|error| at(&address, error))?;
         }
         let checked = check_master(config, access, session, keys, &own).await;
@@ -73,8 +73,8 @@ pub(super) async fn check(
 
 /// Asks the nodes of the URL, and those that they name, for all slots.
 async fn find(config: &RedisConfig, access: &RedisAccess, keys: &[Keys]) -> Result<Found, ServerCheckError> {
-    let nothing = cluster::slots(&config.namespace, keys);
-    let mut owners: Vec<Option<Server>> = vec![None; nothing.len()];
+    let slots = cluster::slots(&config.namespace, keys);
+    let mut owners: Vec<Option<Server>> = vec![None; slots.len()];
     let mut found = Found { sessions: BTreeMap::new(), owners: Vec::new(), advice: Vec::new() };
     let (mut seen, mut processes, mut unknown) = (BTreeSet::new(), BTreeSet::new(), None);
     let mut failed: Option<Away> = None;
@@ -117,8 +117,8 @@ async fn find(config: &RedisConfig, access: &RedisAccess, keys: &[Keys]) -> Resu
         if !processes.insert(process) {
             continue;
         }
-        let answers = probe(&session, nothing.iter().map(String::as_str), config.response_timeout).await;
-        for ((owner, key), answer) in owners.iter_mut().zip(&nothing).zip(answers) {
+        let answers = probe(&session, slots.iter().map(String::as_str), config.response_timeout).await;
+        for ((owner, key), answer) in owners.iter_mut().zip(&slots).zip(answers) {
             match answer {
                 SlotAnswer::Here | SlotAnswer::Moving => {
                     let former = owner.replace(server.clone());

@@ -139,7 +139,7 @@ impl ClaimState {
     fn ended(&mut self, sent: Instant, flights: &[(usize, u32)]) {
         let sink = &self.claim.lane.sink;
         if !sink.answered_since(sent) {
-            sink.breaker.suspect();
+            sink.breaker.request_probe();
             // These messages stay in the claim; the claim of another lane can be the trial of the sink.
             if let Some(trial) = self.claim.trial.take() {
                 self.claim.lane.claims.pause(TRIAL_PAUSE);
