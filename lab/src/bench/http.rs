@@ -11,7 +11,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -79,27 +79,24 @@ impl ApiConnection {
     /// If one is not created.
     pub(super) async fn put_each(&mut self, puts: &Puts) -> anyhow::Result<()> {
         for number in 0..puts.count {
-            let path = format!("/v1/tasks/{}", id(&puts.prefix, number));
-            let body = Full::new(Bytes::from(format!("{{{}}}", puts.body))).boxed_unsync();
-            let mut answer = self.ask(Method::PUT, &path, "application/json", body).await?;
-            // The connection is free again once the answer is read.
-            while let Some(frame) = timeout(ANSWER_TIMEOUT, answer.frame()).await? {
-                frame?;
-            }
+            let id = id(&puts.prefix, number);
+            let status = self.put_one(&id, &puts.body).await?;
+            ensure!(status.is_success(), "the put of `{id}` is answered {status}");
         }
         Ok(())
     }
 
-    /// Puts one task; returns whether that is answered with success.
+    /// Puts one task; returns how that is answered.
     ///
     /// # Errors
     /// If it is not answered.
-    pub(super) async fn put_one(&mut self, id: &str, body: &str) -> anyhow::Result<bool> {
+    pub(super) async fn put_one(&mut self, id: &str, body: &str) -> anyhow::Result<StatusCode> {
         let body = Full::new(Bytes::from(format!("{{{body}}}"))).boxed_unsync();
         let answer = self.send(Method::PUT, &format!("/v1/tasks/{id}"), "application/json", body).await?;
         let status = answer.status();
+        // The connection is free again once the answer is read.
         timeout(ANSWER_TIMEOUT, answer.into_body().collect()).await??;
-        Ok(status.is_success())
+        Ok(status)
     }
 
     /// Puts all in one batch and reads the answers meanwhile. Returns the number of answered lines.
@@ -111,7 +108,9 @@ impl ApiConnection {
             (from < puts.count).then(|| (Ok(Frame::data(puts.lines(from))), (puts, from + LINES_PER_WRITE)))
         });
         let body = StreamBody::new(parts).boxed_unsync();
-        let mut answer = self.ask(Method::POST, "/v1/tasks:batch", "application/x-ndjson", body).await?;
+        let answer = self.send(Method::POST, "/v1/tasks:batch", "application/x-ndjson", body).await?;
+        ensure!(answer.status().is_success(), "the batch is answered {}", answer.status());
+        let mut answer = answer.into_body();
         let mut lines = 0;
         while let Some(frame) = timeout(ANSWER_TIMEOUT, answer.frame()).await.context("no answer to a batch")? {
             if let Ok(data) = frame?.into_data() {
@@ -119,18 +118,6 @@ impl ApiConnection {
             }
         }
         Ok(lines)
-    }
-
-    async fn ask(
-        &mut self,
-        method: Method,
-        path: &str,
-        media: &str,
-        body: Body,
-    ) -> anyhow::Result<hyper::body::Incoming> {
-        let answer = self.send(method, path, media, body).await?;
-        ensure!(answer.status().is_success(), "`{path}` is answered {}", answer.status());
-        Ok(answer.into_body())
     }
 
     async fn send(

@@ -110,9 +110,9 @@ impl Puts {
             }
             ticks.tick().await;
             let begun = Instant::now();
-            let is_put = connection.put_one(&id, BODY).await?;
+            let status = connection.put_one(&id, BODY).await?;
             self.sent += 1;
-            self.refused += u64::from(!is_put);
+            self.refused += u64::from(!status.is_success());
             self.longest = self.longest.max(begun.elapsed());
         }
         Ok(())

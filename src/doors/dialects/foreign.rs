@@ -112,8 +112,7 @@ impl<'a> ForeignTask<'a> {
         let texts =
             self.message.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(sink_headers::CONTENT_TYPE));
         let mut texts = texts.filter_map(|(_, value)| String::from_utf8(value.to_vec()).ok());
-        let content_type = texts.next();
-        let content_type = content_type.filter(|text| is_name(text));
+        let content_type = texts.next().filter(|text| is_name(text));
         Ok(if bytes.is_empty() { Payload::Empty } else { Payload::Raw { bytes, content_type } })
     }
 }

@@ -263,11 +263,7 @@ impl Ledger {
     pub(super) fn saw(&mut self, message: &Message) {
         self.counted.published += 1;
         match parts(&message.key) {
-            Some((_, due)) if message.stamp < due => {
-                let evidence = format!("{} ms before its due: {:.200}", due - message.stamp, message.payload);
-                self.violations.add("early", &message.key, evidence);
-            }
-            Some(_) => {}
+            Some((_, due)) => self.check_time(message, due),
             None => return self.violations.add("wrong_key", &message.key, message.payload.clone()),
         }
         self.see(message);
@@ -277,12 +273,18 @@ impl Ledger {
     /// where it leaves what it cannot put.
     pub(super) fn saw_by_message(&mut self, name: &str, message: &Message, is_rejected: bool) {
         self.counted.published += 1;
-        if let Some((_, due)) = parts(&message.key).filter(|(_, due)| message.stamp < *due) {
-            let evidence = format!("{} ms before its due: {:.200}", due - message.stamp, message.payload);
-            self.violations.add("early", &message.key, evidence);
+        if let Some((_, due)) = parts(&message.key) {
+            self.check_time(message, due);
         }
         if self.by_message.saw(name, message, is_rejected, &mut self.violations) && !message.again {
             self.counted.copies += 1;
+        }
+    }
+
+    fn check_time(&mut self, message: &Message, due: i64) {
+        if message.stamp < due {
+            let evidence = format!("{} ms before its due: {:.200}", due - message.stamp, message.payload);
+            self.violations.add("early", &message.key, evidence);
         }
     }
 

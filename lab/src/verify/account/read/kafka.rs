@@ -32,7 +32,12 @@ type Places = BTreeMap<(String, i32), i64>;
 
 /// Creates the topics; the broker stamps their messages.
 pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
-    let config = config(place)?;
+    let mut config = client(place)?;
+    config
+        .set("group.id", "punctual-verify")
+        .set("enable.auto.commit", "false")
+        .set("auto.offset.reset", "earliest")
+        .set("fetch.wait.max.ms", "50");
     let admin: AdminClient<DefaultClientContext> = config.create().context("a client of Kafka")?;
     let names = place.read();
     let topics: Vec<NewTopic<'_>> = names
@@ -67,19 +72,16 @@ pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     Ok(())
 }
 
-fn config(place: &Place) -> Result<ClientConfig> {
+/// How clients of the campaign reach Kafka.
+pub(in crate::verify::account) fn client(place: &Place) -> Result<ClientConfig> {
     let url = place.url.expose_secret();
     let (_, brokers) = url.split_once("://").context("the address of Kafka")?;
     anyhow::ensure!(url.starts_with("kafka://") && !brokers.contains('@'), "Kafka is read without TLS and login only");
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", brokers.trim_end_matches('/'))
-        .set("group.id", "punctual-verify")
-        .set("enable.auto.commit", "false")
-        .set("auto.offset.reset", "earliest")
         .set("broker.address.family", "v4")
         .set("reconnect.backoff.max.ms", "500")
-        .set("fetch.wait.max.ms", "50")
         .set_log_level(RDKafkaLogLevel::Emerg);
     Ok(config)
 }

@@ -1,5 +1,6 @@
 //! The consumer: reads everything in the sink with the sink's own client library during the campaign.
 mod kafka;
+pub(super) use self::kafka::client as kafka_client;
 mod nats;
 pub(in crate::verify) use self::nats::stream_name;
 mod rabbitmq;

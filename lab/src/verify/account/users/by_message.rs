@@ -70,19 +70,11 @@ impl Users {
         ];
         headers.extend(id.map(|id| ("punctual-id", id.to_owned())));
         let (now, earliest) = (self.clock.now(), self.clock.at_earliest());
-        let due = match when {
-            When::At(due) => (due, due),
-            // Until the broker has named the time of the message.
-            When::In(delay) => (earliest + delay, i64::MAX),
-        };
+        let due = self.due_of(when, None, earliest);
         let asked = Asked { payload: payload.clone(), due, is_accepted: false, keys: Vec::new() };
         self.ledger().by_message.ask(name, id.is_some(), asked);
-        let sent = write::send(writer, Outgoing { name: name.to_owned(), headers, payload, now }).await;
-        self.count("by message", if sent.is_accepted { "put" } else { "put, unconfirmed" });
-        let due = match when {
-            When::At(due) => (due, due),
-            When::In(delay) => self.due_of(sent, earliest, delay),
-        };
+        let sent = self.send("put", writer, Outgoing { name: name.to_owned(), headers, payload, now }).await;
+        let due = self.due_of(when, Some(sent), earliest);
         self.ledger().by_message.with(name, |named| {
             named.asked[version].is_accepted = sent.is_accepted;
             named.asked[version].due = due;
@@ -93,23 +85,26 @@ impl Users {
         }
     }
 
-    /// The bounds of the due of a message that was sent after `earliest`.
-    fn due_of(&self, sent: Sent, earliest: i64, delay: i64) -> (i64, i64) {
-        match sent.time {
-            Some(time) => (time + delay, time + delay),
+    /// The bounds of the due of a message that was sent after `earliest`; `sent` is what became of it, once that is known.
+    fn due_of(&self, when: When, sent: Option<Sent>, earliest: i64) -> (i64, i64) {
+        let delay = match when {
+            When::At(due) => return (due, due),
+            When::In(delay) => delay,
+        };
+        match sent {
+            Some(Sent { time: Some(time), .. }) => (time + delay, time + delay),
             // The clock of a broker that was not started here is unknown.
-            None if !self.load.same_clock => (i64::MIN, i64::MAX),
-            None if sent.is_accepted => (earliest + delay, self.clock.at_latest() + delay),
-            None => (earliest + delay, i64::MAX),
+            Some(_) if !self.load.same_clock => (i64::MIN, i64::MAX),
+            Some(Sent { is_accepted: true, .. }) => (earliest + delay, self.clock.at_latest() + delay),
+            _ => (earliest + delay, i64::MAX),
         }
     }
 
     async fn send_cancel(&self, writer: &dyn Writer, name: &str) {
         self.ledger().by_message.with(name, |named| named.is_cancelled = true);
         let headers = vec![("punctual-do", "cancel".to_owned()), ("punctual-id", name.to_owned())];
-        let now = self.clock.now();
-        let sent = write::send(writer, Outgoing { name: name.to_owned(), headers, payload: String::new(), now }).await;
-        self.count("by message", if sent.is_accepted { "cancel" } else { "cancel, unconfirmed" });
+        let (name, payload, now) = (name.to_owned(), String::new(), self.clock.now());
+        self.send("cancel", writer, Outgoing { name, headers, payload, now }).await;
     }
 
     /// Sends a message of which no task can be made.
@@ -122,8 +117,15 @@ impl Users {
         let asked = Asked { payload: payload.clone(), due: (0, 0), is_accepted: false, keys: Vec::new() };
         self.ledger().by_message.ask_badly(name, asked);
         let now = self.clock.now();
-        let sent = write::send(writer, Outgoing { name: name.to_owned(), headers, payload, now }).await;
-        self.count("by message", if sent.is_accepted { "unreadable" } else { "unreadable, unconfirmed" });
+        let sent = self.send("unreadable", writer, Outgoing { name: name.to_owned(), headers, payload, now }).await;
         self.ledger().by_message.with(name, |named| named.asked[0].is_accepted = sent.is_accepted);
+    }
+
+    /// Sends a message once, and counts it under `what`.
+    async fn send(&self, what: &str, writer: &dyn Writer, message: Outgoing) -> Sent {
+        let sent = write::send(writer, message).await;
+        let unconfirmed = if sent.is_accepted { "" } else { ", unconfirmed" };
+        self.count("by message", &format!("{what}{unconfirmed}"));
+        sent
     }
 }

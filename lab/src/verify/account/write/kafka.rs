@@ -4,13 +4,12 @@ use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::{ClientContext, DefaultClientContext};
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, ProducerContext, ThreadedProducer};
-use secrecy::ExposeSecret;
 use tokio::sync::oneshot;
 
 use super::{CREATE_TIMEOUT, Outgoing, SEND_TIMEOUT, Sent};
+use crate::verify::account::read::kafka_client;
 use crate::verify::{Door, Place};
 
 /// Partitions of the topic: more than some campaigns have instances.
@@ -37,13 +36,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Creates the topic, whose records have the time that producers name.
     pub(super) async fn open(place: &Place, door: &Door) -> Result<Writer> {
-        let brokers = place.url.expose_secret().trim_start_matches("kafka://").trim_end_matches('/');
-        let mut config = ClientConfig::new();
-        config
-            .set("bootstrap.servers", brokers)
-            .set("broker.address.family", "v4")
-            .set("reconnect.backoff.max.ms", "500")
-            .set_log_level(RDKafkaLogLevel::Emerg);
+        let mut config = kafka_client(place)?;
         let admin: AdminClient<DefaultClientContext> = config.create().context("a client of Kafka")?;
         let topic = NewTopic::new(&door.source, PARTITIONS, TopicReplication::Fixed(1));
         let created = admin.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(CREATE_TIMEOUT))).await;
