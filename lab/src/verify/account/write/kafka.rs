@@ -1,4 +1,4 @@
-//! Produces records of a Kafka topic, each once: <https://kafka.apache.org/documentation/#producerconfigs_enable.idempotence>
+//! Produces records of a Kafka topic, each once: <https://kafka.apache.org/documentation/#producerconfigs_retries>
 
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
@@ -46,7 +46,9 @@ impl Writer {
             }
         }
         config
-            .set("enable.idempotence", "true")
+            // Without repetitions. Those of an idempotent producer may all the same be in the topic twice once the broker was killed,
+            // and are two messages then.
+            .set("message.send.max.retries", "0")
             .set("linger.ms", "0")
             .set("message.timeout.ms", SEND_TIMEOUT.as_millis().to_string());
         let producer = config.create_with_context(Confirmations).context("a producer of Kafka")?;
