@@ -249,6 +249,26 @@ fn a_missing_topic_is_waited_for_and_a_broker_that_was_away_is_found_again() {
     assert_eq!(super::check(&config).0, Some(0));
 }
 
+/// Both messages have the same partition and offset.
+#[test]
+fn a_topic_that_is_made_again_gives_new_ids() {
+    let Some((timeline, kafka)) = servers(1) else { return };
+    let config = config(&timeline, &kafka, "destination = \"out\"\n");
+    let mut instance = Punctual::start(&config);
+    send(&kafka, &["punctual-in=20s"], "old\n");
+    assert!(patient(TIME_LIMIT, || results(&instance, "created") == 1.0), "{}", instance.log());
+    instance.signal("TERM");
+    assert_eq!(instance.wait(), 0);
+    kafka.delete_topic("punctual.in");
+    kafka.create_stamped_topic("punctual.in", 1);
+    let instance = Punctual::start(&config);
+    send(&kafka, &["punctual-in=1ms"], "new\n");
+    assert!(patient(TIME_LIMIT, || kafka.records("out").len() == 2), "{}", instance.log());
+    let payloads: Vec<_> = kafka.records("out").into_iter().map(|record| record.payload).collect();
+    assert_eq!(payloads, [b"new".to_vec(), b"old".to_vec()]);
+    assert_eq!((results(&instance, "created"), results(&instance, "replaced")), (1.0, 0.0));
+}
+
 #[test]
 fn repeated_binary_and_missing_headers_reach_the_consumer() {
     let Some((timeline, kafka)) = servers(1) else { return };

@@ -204,6 +204,35 @@ fn a_stop_under_load_leaves_no_entry_unacknowledged() {
     assert!(patient(TIME_LIMIT, waiting), "{sent}: {:?}", instance.api().send("GET", "/v1/tasks:count", None));
 }
 
+/// The consumer that had read both is gone, and one of them with it.
+#[test]
+fn an_entry_that_was_trimmed_while_it_was_pending_stops_nobody() {
+    if !have("redis-server") {
+        return;
+    }
+    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    create_group(&broker);
+    let mut connection = broker.connect();
+    let trimmed = add(&mut connection, "trimmed", &[("punctual-in", "1ms")]);
+    let kept = add(&mut connection, "kept", &[("punctual-in", "1ms")]);
+    let mut read = ::redis::cmd("XREADGROUP");
+    read.arg(["GROUP", "punctual", "gone", "STREAMS", "punctual.in", ">"].as_slice());
+    read.exec(&mut connection).expect("both entries");
+    let mut idle = ::redis::cmd("XCLAIM");
+    idle.arg(["punctual.in", "punctual", "gone", "0", &trimmed, &kept, "IDLE", "120000"].as_slice());
+    idle.exec(&mut connection).expect("both are idle");
+    ::redis::cmd("XDEL").arg("punctual.in").arg(&trimmed).exec(&mut connection).expect("one is deleted");
+    assert_eq!(pending(&broker), 2);
+    let instance = Punctual::start(&config(&timeline, &broker.url(), "destination = \"out\"\n"));
+    assert!(patient(TIME_LIMIT, || pending(&broker) == 0), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || !read_stream(broker.server.port, "out").is_empty()), "{}", instance.log());
+    add(&mut connection, "new", &[("punctual-in", "1ms")]);
+    assert!(patient(TIME_LIMIT, || read_stream(broker.server.port, "out").len() >= 2), "{}", instance.log());
+    let payloads: Vec<String> = read_stream(broker.server.port, "out").into_iter().map(|one| one.payload).collect();
+    assert_eq!(payloads, ["kept", "new"]);
+    assert!(broker.stream("punctual.rejected").is_empty());
+}
+
 #[test]
 fn a_door_needs_few_rights_and_waits_for_its_group() {
     if !have("redis-server") {

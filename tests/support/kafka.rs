@@ -133,6 +133,16 @@ impl KafkaServer {
         self.await_topic(&config, name);
     }
 
+    /// Deletes a topic with its messages.
+    pub(crate) fn delete_topic(&self, name: &str) {
+        let deleted = block_on(async || {
+            let admin: AdminClient<DefaultClientContext> = config(self.server.port).create().expect("an admin client");
+            let limit = Some(Duration::from_secs(30));
+            admin.delete_topics(&[name], &AdminOptions::new().operation_timeout(limit)).await
+        });
+        deleted.expect("an answer")[0].clone().unwrap_or_else(|error| panic!("topic `{name}`: {error:?}"));
+    }
+
     /// Creates a topic whose messages carry the broker's time of arrival.
     pub(crate) fn create_stamped_topic(&self, name: &str, partitions: i32) {
         self.create_topic(name, partitions, &[("message.timestamp.type", "LogAppendTime")]);
