@@ -4,7 +4,7 @@ globals = {}
 read_globals = { "redis", "KEYS", "ARGV", "cjson", "cmsgpack", "struct", "bit" }
 max_line_length = 140
 
--- The parts stand in front of the scripts that name them: what is local there is known here.
+-- Redis runs the parts before the script that names them, so a script may use the local names of its parts.
 local shared = {
   "now", "micros", "first_write", "head_of", "wake", "lane_of", "due_by_lane", "rank_after", "largest_of", "fits", "write_claim", "left_out",
   "push", "call_with", "ask_the_same", "next_revision", "write_marks", "was_handed_out", "mark_of_expired", "order_of", "leave_order", "add_dead",

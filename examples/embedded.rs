@@ -23,7 +23,7 @@ use punctual_sinks::memory::MemorySink;
 async fn main() -> Result<(), Box<dyn Error>> {
     // The parts: a timeline, a sink, an engine between them, and the write API.
     let timeline: Arc<dyn Timeline> = Arc::new(MemoryTimeline::new(Arc::new(LocalClock::new()), 1));
-    // It keeps no messages itself, because the receiver gets them.
+    // The sink keeps no messages itself, because the receiver gets them.
     let (keep, answer_timeout) = (0, Duration::from_secs(7));
     let sink = MemorySink::new(keep, answer_timeout);
     let mut messages = sink.receive(100);

@@ -41,7 +41,7 @@ local reads, all = whole or lane ~= '' or reason ~= '', lane == '' and reason ==
 local keys, place_of, bytes, looked = {}, {}, 0, 0
 for place = 1, #rows / 2 do
   local key = rows[2 * place - 1]
-  -- The prefix is one of the id; the key has the due behind it.
+  -- The prefix is compared with the id: the key without the due at its end.
   if prefix == '' or string.sub(string.match(key, '^(.*):') or '', 1, #prefix) == prefix then
     -- All bytes that are read count, because they block Redis.
     bytes = bytes + (reads and redis.call('HSTRLEN', dead_records, key) or 0)

@@ -4,7 +4,7 @@
 --       8 dead (zset)  9 dead:records (hash)  10 lanes (set)  11 reap-at (string)  12 largest (string)
 --       13 dead:order (zset)  14 dead:bytes (hash)  15 pauses:lanes (hash)  16 pauses (hash)
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 lease ms  4 served, "" or 1  5 dead_keep ms  6 wake channel  7 lane
--- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more, 0 or 1, { instance... } } | { now, "late" }
+-- REPLY { now, "reaped", claims, occurrences, stranded, dropped, more 0 or 1, { instance... } } | { now, "late" }
 -- KEEPS an occurrence returns with the due it had, or the one of a later put, so its key never changes.
 
 local due, leases, claims, tasks, changes, crashes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]

@@ -3,8 +3,9 @@
 //! - The idempotency key travels as header `idempotency-key`. The record key is the message's own, or the id of the
 //!   task. The partition follows from it as in Java's clients (murmur2).
 //! - A message is accepted when its delivery report says so: all in-sync replicas have it. It is rejected when its
-//!   destination cannot be a topic, or when it is refused as too large or invalid while alone in its record batch.
-//!   Every other outcome is `Retry`. An unknown topic, or one without permission to write, is the destination's fault.
+//!   destination cannot be a topic, when its native headers cannot be decoded, when it is over the client's
+//!   `message.max.bytes`, or when it is refused as too large or invalid while alone in its record batch. Every other
+//!   outcome is `Retry`. An unknown topic, or one without permission to write, is the destination's fault.
 //! - Kafka refuses whole record batches. A message that was refused with others is sent again alone, by a second
 //!   producer with one message per batch.
 //! - The producer is idempotent: messages that librdkafka sends again arrive once and in order. The second producer is

@@ -62,15 +62,16 @@ pub struct Message {
     pub due_ms: i64,
     /// The number of this publish within its claim, from 1. Sent as header `punctual-attempt`.
     pub attempt: u32,
-    /// Topic, subject, `exchange/routing-key` or stream.
+    /// Topic, subject, queue, `exchange/routing-key` or stream.
     pub destination: String,
     /// The key for Kafka's partitioner; the default is the task id.
     pub record_key: Option<String>,
-    /// The headers of the task. They contain none of the reserved names.
+    /// The headers of the task, which have none of the reserved names. A copy of a dead or rejected message also has
+    /// headers that say why.
     pub headers: Vec<(String, String)>,
     /// More headers, which a sink of the same kind publishes and others omit.
     pub native: Option<Native>,
-    /// Media type of the payload; `None` if the payload is empty.
+    /// Media type of the payload; `None` if there is no payload, or none was given for its bytes.
     pub content_type: Option<String>,
     /// The payload, byte for byte.
     pub payload: Bytes,
@@ -121,7 +122,8 @@ pub mod headers {
     pub const DUE: &str = "punctual-due";
     /// The number of this publish within its claim, from 1.
     pub const ATTEMPT: &str = "punctual-attempt";
-    /// What its producer wrote as the property `message_id` of RabbitMQ, which holds the idempotency key.
+    /// The property `message_id` that the producer gave a message which a door read from RabbitMQ. In the published
+    /// message that property holds the idempotency key.
     pub const MESSAGE_ID: &str = "punctual-message-id";
     /// The media type of the payload.
     pub const CONTENT_TYPE: &str = "content-type";

@@ -2,7 +2,8 @@
 //! ([`SharedConnection`]), and the [`PublishTracker`] that `close` shuts.
 //!
 //! The first caller that needs a connection makes it, and the others wait for this attempt and share its result, so
-//! that a broker that is down sees one attempt at a time. Nothing reconnects while no messages are published.
+//! that a broker that is down sees one attempt at a time. A connection is only made for a publish, a check or a
+//! question about a destination.
 
 use std::future::Future;
 use std::sync::{Arc, Weak};

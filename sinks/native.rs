@@ -12,7 +12,7 @@ use crate::networked::Broker as _;
 #[cfg(feature = "rabbitmq")]
 use crate::rabbitmq::native as amqp;
 
-/// Why a sink refuses a message.
+/// The error text for a message that a sink refuses because of its native headers.
 pub const NOT_DECODED: &str = "its native headers cannot be decoded";
 
 /// What names of headers may contain beside letters and digits. <https://www.rfc-editor.org/rfc/rfc9110#name-tokens>

@@ -52,7 +52,7 @@ pub(crate) trait Broker: Send + Sync + 'static {
     /// See [`Sink::check_destination`].
     fn check_destination(&self, destination: &str) -> Result<(), String>;
 
-    /// Connects, within at most half of the answer timeout.
+    /// Connects, and probes the server if necessary. Takes at most three quarters of the answer timeout.
     async fn connect(&self) -> Result<Self::Connection, Away>;
 
     /// See [`Sink::takes_tombstones`].

@@ -50,7 +50,8 @@ use exchanges::Exchanges;
 use login::Login;
 use refusal::{Blame, blame};
 
-/// Maximum number of unanswered messages over all publishes, and 16 MiB. One destination gets at most a quarter.
+/// The limit of unanswered messages over all publishes, in units of 4 KiB: 16 MiB, and 4096 messages because each takes
+/// at least one unit. One destination gets at most a quarter.
 const MAX_UNDER_WAY: usize = 4096;
 const UNIT_BYTES: usize = 4096;
 

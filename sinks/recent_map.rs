@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Upper bound of the pause between two removals of expired entries.
+/// Maximum time after which the next call removes expired entries again.
 const MAX_SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Remembers up to `max` names, each for `expiry` after it was last touched.
@@ -40,7 +40,8 @@ impl<V> RecentMap<V> {
         self.entries.get_mut(name).map(|entry| &mut entry.value)
     }
 
-    /// Touches a name and returns its value, which `new` makes if there is none.
+    /// Touches a name and returns its value, which `new` makes if there is none. A value that has expired and is not removed
+    /// yet is kept.
     pub fn touch(&mut self, name: &str, now: Instant, new: impl FnOnce() -> V) -> &mut V {
         self.sweep(now);
         if !self.entries.contains_key(name) && self.entries.len() >= self.max {
@@ -86,7 +87,7 @@ impl<V> RecentMap<V> {
         self.entries.is_empty()
     }
 
-    /// Removes expired entries, a few times per `expiry`.
+    /// Removes expired entries, unless it did within the last quarter of `expiry` or the last 10 s.
     pub fn sweep(&mut self, now: Instant) {
         let interval = (self.expiry / 4).min(MAX_SWEEP_INTERVAL);
         if self.last_sweep.is_some_and(|last| now.duration_since(last) < interval) {

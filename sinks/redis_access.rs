@@ -1,9 +1,10 @@
-//! How to reach and log in to a Redis, for the sink and for the timeline: directly or through Sentinels, with or
-//! without TLS. <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
+//! How to reach and log in to a Redis, for the sink and for the timeline: directly, through Sentinels, or at a node of
+//! a cluster, with or without TLS. <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
 //!
-//! Each new connection asks the Sentinels for the master, one after the other, until one names a server that reports
-//! itself to be a master. A Sentinel that does not answer does not delay the next one, which is asked in parallel. A
-//! connection does not follow a failover: a caller that gets `READONLY`, or loses the connection, makes a new one.
+//! [`RedisAccess::connect`] asks the Sentinels for the master, one after the other, until one names a server that
+//! reports itself to be a master. A Sentinel that does not answer does not delay the next one, which is asked in
+//! parallel. A connection does not follow a failover: a caller that gets `READONLY`, or loses the connection, makes a
+//! new one.
 
 use std::io;
 use std::path::Path;
@@ -257,7 +258,7 @@ impl RedisAccess {
                 |away: Away| away.with_prefix(format!("by the sentinel `{}`: ", address(&sentinel.0, sentinel.1)));
             attempts.push(async move { attempt.await.unwrap_or_else(|_| Err(silent())).map_err(named) });
         }
-        // The last Sentinel has half of the time left, and a working first one has all of it.
+        // The last Sentinel has more than half of the time left, and a working first one has all of it.
         let parts = u32::try_from(2 * attempts.len()).unwrap_or(u32::MAX);
         first_of(attempts, limit / parts.max(1)).await
     }
@@ -388,7 +389,7 @@ impl RedisAccess {
     fn log_in(&self) -> Result<RedisConnectionInfo, Away> {
         let mut info = RedisConnectionInfo::default().set_db(self.database);
         if let Some(user) = &self.target.user {
-            // Redis 7.2 and newer would refuse that command to a user who may do no more than is needed, and log it.
+            // Redis 7.2 and newer would refuse `CLIENT SETINFO` to a user with minimal permissions, and log that.
             info = info.set_username(user).set_skip_set_lib_name();
         }
         if let Some(password) = &self.target.password {

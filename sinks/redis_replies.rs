@@ -51,7 +51,7 @@ impl ReplySize {
     /// Counts bytes from the server.
     ///
     /// # Errors
-    /// If a reply is too long, or if the client library might take its length for another one.
+    /// If a reply is too long, or has a length that the client library might read as another number.
     fn receive(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             bytes = if self.missing > 0 { self.take_string(bytes) } else { self.take_line(bytes)? };

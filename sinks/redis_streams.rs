@@ -2,12 +2,14 @@
 //! <https://redis.io/docs/latest/commands/xadd/>
 //!
 //! - The idempotency key travels as field `idempotency-key`. Field `payload` is the payload; every header is a field.
-//! - A message is accepted when Redis has answered with the id of the entry. It is rejected if the destination starts
-//!   with `punctual:`, or if the payload exceeds the server's `proto-max-bulk-len`. Every other outcome is `Retry`.
+//! - A message is accepted when Redis has answered with the id of the entry. It is rejected if the destination is
+//!   empty or starts with `punctual:`, or if the payload exceeds the server's `proto-max-bulk-len`. Every other outcome
+//!   is `Retry`.
 //! - Streams are not trimmed. Only one Redis node is supported; a cluster answers `MOVED`, which is the destination's
 //!   fault.
-//! - The connection is made when needed. It is replaced when it is lost, or when nothing was answered on it for the
-//!   answer timeout, because a half-open socket gives no sign.
+//! - The connection is made when needed. It is replaced when it is lost, or when an answer such as `READONLY` or
+//!   `NOAUTH` shows that another one might help. It is also replaced when a call times out and nothing was answered for
+//!   half of the answer timeout, because a half-open socket gives no sign.
 
 pub(crate) mod source;
 mod verdict;
@@ -55,7 +57,8 @@ impl RedisStreams {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// [`SinkError::Config`] if [`RedisAccess::new`] refuses the URL.
+    /// [`SinkError::Config`] if [`RedisAccess::new`] refuses the URL, or if there is a `sentinel_password` without
+    /// Sentinels.
     pub(crate) fn new(config: &SinkConfig) -> Result<RedisStreams, SinkError> {
         let access = RedisAccess::new(config.target().clone(), config.tls())?;
         let access = access.with_sentinel_password(config.sentinel_password().cloned())?;

@@ -59,8 +59,8 @@ pub trait Source: Send + Sync + 'static {
 /// A message that was read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Incoming {
-    /// Its place in the source, which no other message has or had: the id of an entry; partition, offset and time; number
-    /// and time; or what a producer wrote.
+    /// Its place, which identifies it in the source: the id of an entry; partition, offset and time; number and time;
+    /// or, for RabbitMQ, a UUID of what the producer wrote.
     pub place: String,
     /// Whether the place is another one when it is read again, because nothing in the message tells it from others.
     pub is_place_random: bool,

@@ -34,7 +34,7 @@ impl Tls {
     /// Trusts only the certificates of a PEM file.
     ///
     /// # Errors
-    /// [`SinkError::Config`] if the file cannot be read or contains no certificate.
+    /// [`SinkError::Config`] if the file cannot be read, contains no certificate, or contains a malformed one.
     pub fn from_ca_file(path: &Path) -> Result<Tls, SinkError> {
         let shown = path.display();
         let pem = std::fs::read(path)

@@ -34,9 +34,9 @@ struct DestinationWindow {
     turns: Arc<WindowTurns<()>>,
 }
 
-/// Access of one publish to the share of its destination. Publishes hand over their messages one after the other. If
-/// they were mixed, all would be answered late and at about the same time. The turn begins with the first message and
-/// ends when this is dropped.
+/// Access of one publish to the share of its destination. Publishes with more than [`MAX_FEW_MESSAGES`] hand over their
+/// messages one publish after the other. If they were mixed, all would be answered late and at about the same time. The
+/// turn begins with the first message and ends when this is dropped.
 pub(crate) struct WindowShare {
     destination: Arc<DestinationWindow>,
     takes_turns: bool,

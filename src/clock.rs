@@ -26,7 +26,7 @@ pub struct Timestamp(i64);
 impl Timestamp {
     /// The earliest valid due.
     pub const MIN_DUE: Timestamp = Timestamp(1);
-    /// The latest valid due: the end of the year 9999, less the amount that rounding could add.
+    /// The latest valid due: the last millisecond of the year 9999.
     pub const MAX_DUE: Timestamp = Timestamp(253_402_300_799_999);
 
     /// The time `ms` milliseconds after the epoch.

@@ -1,15 +1,14 @@
 //! punctual publishes messages on time.
 //!
-//! A task says what to publish and when. Due tasks wait in a timeline (Redis, or the memory of this process). Any
-//! number of equal engines claim them, publish each one under its idempotency key to a sink, and write the next due
-//! back.
+//! A task says what to publish and when. Tasks wait in a timeline (Redis, or the memory of this process). Any number of
+//! equal engines claim the due ones, publish each one under its idempotency key to a sink, and write the next due back.
 //!
 //! # Layout
 //!
 //! From the bottom up; each module knows only those before it:
 //!
-//! - [`task`] defines tasks and computes when they are due: pure values, no I/O, no clock.
 //! - [`clock`] tells the time of the timeline.
+//! - [`task`] defines tasks and computes when they are due: pure values, no I/O; it reads no clock.
 //! - [`timeline`] stores tasks: the trait, its Redis implementation and its twin in memory.
 //! - [`engine`] claims, publishes, judges and settles. It also contains the write API for tasks.
 //! - [`doors`] reads tasks from messages.

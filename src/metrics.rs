@@ -1,7 +1,7 @@
 //! All metrics of punctual. Every module calls this one; it calls none.
 //!
 //! Code in a hot loop gets [`LaneMetrics`] or [`SinkMetrics`] once and keeps it, so that counting is one atomic
-//! addition. Labels are the configured lanes and sinks, and words of fixed lists; never task ids.
+//! addition. Labels are names of lanes, sinks and doors, and words of fixed lists; never task ids.
 
 mod doors;
 mod labels;
@@ -124,7 +124,7 @@ pub struct LaneMetrics {
     pub occurrences_reaped: Counter,
     /// Occurrences that were claimed without a lease. Always 0 unless punctual has a bug.
     pub stranded: Counter,
-    /// Waiting occurrences whose record no instance has been able to parse, at the last glance.
+    /// Waiting occurrences whose record no instance has been able to parse, as this instance's last claims saw them.
     pub unreadable: Gauge,
     /// Entries of a lane without a record, which a claim deleted. Always 0 unless punctual has a bug.
     pub removed: Counter,
@@ -238,7 +238,7 @@ impl Metrics {
         self.puts.get_or_create(&ResultLabel { result }).inc_by(tasks);
     }
 
-    /// Counts a cancel by result: `cancelled`, `in_flight`, `unknown`.
+    /// Counts a cancel by result: `cancelled`, `in_flight`, `unknown`, `changed`.
     pub fn cancel(&self, result: &'static str) {
         self.cancels.get_or_create(&ResultLabel { result }).inc();
     }
@@ -254,12 +254,12 @@ impl Metrics {
         self.discards.get_or_create(&ResultLabel { result }).inc_by(occurrences);
     }
 
-    /// Counts requests that steer what waits, by action and result.
+    /// Counts a request that pauses, resumes, triggers or skips, by action and result.
     pub fn action(&self, action: &'static str, result: &'static str) {
         self.actions(action, result, 1);
     }
 
-    /// Counts several of them at once; none has no effect.
+    /// Counts the tasks of a bulk request, by action and result. A `count` of 0 has no effect.
     pub fn actions(&self, action: &'static str, result: &'static str, count: u64) {
         if count > 0 {
             self.actions.get_or_create(&ActionLabel { action, result }).inc_by(count);

@@ -62,11 +62,11 @@ pub(super) struct BrokerHealth {
 #[derive(Clone, Default)]
 struct LastError {
     detail: String,
-    /// Set if a broker refused the login or the certificate.
+    /// Set if a broker refused the login, or after an error of TLS.
     unwanted: Option<Cause>,
 }
 
-/// The callbacks of a producer.
+/// The callbacks of a producer or a consumer.
 pub(super) struct KafkaContext {
     pub(super) health: Arc<BrokerHealth>,
     pub(super) settings: Arc<Settings>,
@@ -221,7 +221,7 @@ impl BrokerHealth {
         }
     }
 
-    /// The current trouble, if any: all brokers are unreachable, or one refused the login.
+    /// The current trouble, if any: all brokers are unreachable, one refused the login, or there was an error of TLS.
     pub(super) fn trouble(&self) -> Option<(Fault, String)> {
         let LastError { detail, unwanted } = self.last_error().clone();
         let fault = match self.state() {

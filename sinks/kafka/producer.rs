@@ -226,7 +226,7 @@ impl Producer {
 }
 
 impl link::Connection for Producer {
-    /// Until it ends; see [`there`](Producer::there).
+    /// Until it ends; see [`check_or_end`](Producer::check_or_end).
     fn alive(&self) -> bool {
         !matches!(self.health.state(), State::Ended(_))
     }

@@ -48,7 +48,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("the sink limits the messages under way itself", &["queue.buffering.max.messages", "queue.buffering.max.kbytes"]),
 ];
 
-/// Properties that librdkafka knows by two names.
+/// Pairs of properties of which only one is set: two names of one property, or two ways to give trusted certificates.
 const ALIASES: &[(&str, &str)] = &[
     ("linger.ms", "queue.buffering.max.ms"),
     ("compression.type", "compression.codec"),
@@ -73,8 +73,8 @@ impl Settings {
     /// Reads the configuration of a sink.
     ///
     /// # Errors
-    /// [`SinkError::Config`] if a property is unknown, has an invalid value, or must not be set. The text contains its
-    /// name, never its value.
+    /// [`SinkError::Config`] if the URL has a path, or a user without a password; or if a property is unknown, has an
+    /// invalid value, or must not be set. The text contains the name of the property, never its value.
     pub(super) fn new(config: &SinkConfig) -> Result<Settings, SinkError> {
         let (target, properties) = (config.target(), config.properties());
         let wrong = |detail: String| Err(SinkError::url(detail));

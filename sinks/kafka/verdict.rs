@@ -1,4 +1,4 @@
-//! Turns the delivery report of a message into an outcome. No other code interprets Kafka's error codes.
+//! Turns the delivery report of a message into an outcome.
 
 use rdkafka::types::RDKafkaErrorCode;
 

@@ -27,7 +27,7 @@ use crate::{Away, SinkConfig, SinkError};
 /// How long a pull waits for messages at the server.
 const PULL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How much later the server may answer that there were none.
+/// How much longer a pull may take until the server reports that no messages arrived.
 const PULL_MARGIN: Duration = Duration::from_millis(500);
 
 /// Maximum number of bytes of one read, beyond the first message.
@@ -42,7 +42,8 @@ pub(crate) struct NatsSource {
     stream: String,
     consumer: String,
     reading: tokio::sync::Mutex<Option<Pulling>>,
-    /// The client of that connection with its number, for acknowledgements, which do not wait for messages.
+    /// The client of the connection in `reading`, with the connection's number. Acknowledgements use it, so that they
+    /// do not wait for a read.
     client: Mutex<Option<(u64, async_nats::Client)>>,
     /// Number of connections so far.
     connections: AtomicU64,

@@ -153,7 +153,7 @@ impl<'a> RabbitPublish<'a> {
                 self.take(event, under_way)?;
             }
             let permit = self.meanwhile(self.window.acquire(share, size(message)), under_way).await?;
-            // Wait while the server blocks the connection: until it is handed over, a message is known not to have arrived.
+            // Wait while the server blocks the connection: a message that is not handed over has certainly not arrived.
             let mut blocked = self.connection.blocked();
             self.meanwhile(blocked.wait_for(Option::is_none), under_way).await?.ok();
             self.answers.handed(index + 1);
@@ -196,9 +196,9 @@ impl<'a> RabbitPublish<'a> {
 
     fn take(&self, event: Event, under_way: &mut UnderWay<'a>) -> Result<(), SendEnd> {
         match event {
-            Event::Verdicts(verdicts) => {
-                for (index, verdict) in verdicts {
-                    match verdict {
+            Event::Confirmed(confirmations) => {
+                for (index, confirmation) in confirmations {
+                    match confirmation {
                         Confirmation::Accepted => self.answers.set(index, Outcome::Accepted),
                         Confirmation::Returned(refusal) => self.retry(index, &refusal, true),
                         Confirmation::Nacked => {

@@ -92,7 +92,8 @@ impl Frames {
     /// Checks bytes from the server, and appends to `out` what lapin may read.
     ///
     /// # Errors
-    /// When the server breaks the protocol in a way that lapin would take for an acknowledgement.
+    /// If a frame is longer than [`MAX_FRAME_BYTES`], or if the server breaks the protocol in a way that lapin would
+    /// take for an acknowledgement.
     pub(super) fn receive(&mut self, mut bytes: &[u8], out: &mut BytesMut) -> Result<(), &'static str> {
         while let Some(part) = self.from_server.next(&mut bytes) {
             let frame = match part {

@@ -25,8 +25,9 @@ macro_rules! copy {
     }};
 }
 
-/// The properties of a message that travel on: without the user and the cluster, because the server refuses a user who is
-/// not the publisher.
+/// The properties of a message that travel on. The user is left out, because the server refuses a user who is not the
+/// publisher. Also left out are the cluster, the delivery mode, headers that route to more queues, and headers of this
+/// delivery.
 pub(super) fn of(properties: &BasicProperties) -> BasicProperties {
     let kept = without_expiration(properties);
     let kept = match properties.expiration() {
@@ -36,7 +37,7 @@ pub(super) fn of(properties: &BasicProperties) -> BasicProperties {
     retain(kept, |name| !ROUTING.contains(&name) && !OF_DELIVERY.contains(&name))
 }
 
-/// The same without an expiration.
+/// Copies the properties except expiration, delivery mode, user and cluster. Keeps all headers.
 pub(crate) fn without_expiration(properties: &BasicProperties) -> BasicProperties {
     copy!(
         properties,
@@ -100,7 +101,7 @@ pub(crate) fn with(properties: BasicProperties, name: &str, value: &HeaderValue<
     properties.with_headers(table)
 }
 
-/// As in the frame that carries them.
+/// Encodes properties as in a header frame.
 pub(crate) fn encode(properties: &BasicProperties) -> Bytes {
     let written = gen_properties(properties)(Vec::new().into());
     written.map(|context| context.write.into()).unwrap_or_default()

@@ -1,4 +1,5 @@
-//! Interprets the refusals of RabbitMQ: whose fault each is. No other code interprets its reply codes.
+//! Interprets the refusals of RabbitMQ: whose fault each is. Other code compares only with 403, where it looks for a
+//! queue.
 
 use std::fmt;
 

@@ -6,7 +6,8 @@
 //!   task if it is read again.
 //! - The time is the header `timestamp_in_ms`, which a server can set itself, or the end of the second in the property
 //!   `timestamp`.
-//! - Headers are text: texts, numbers and booleans. Of other types those are left out that say nothing about the schedule.
+//! - Texts, numbers and booleans become headers as text. A header of another type is left out, unless its name begins
+//!   with `punctual-`; the reader refuses such a header.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -215,7 +216,7 @@ fn time(properties: &BasicProperties) -> Option<i64> {
     stamped.or_else(|| of_producer((*properties.timestamp())?))
 }
 
-/// The place of a message: the same each time that it is read.
+/// The place of a message: the same each time that it is read, if it has a `message_id`; otherwise random.
 fn place(kept: &BasicProperties, exchange: &str, key: &str, body: &[u8]) -> uuid::Uuid {
     if kept.message_id().is_none() {
         return uuid::Uuid::now_v7();

@@ -6,7 +6,7 @@ use super::frames::{BASIC_DELIVER, BASIC_RETURN};
 /// Maximum depth of tables and lists. A deeper one becomes bytes.
 const MAX_DEPTH: usize = 16;
 
-/// The place of each property in the flags of a header frame, from the highest bit on.
+/// The form of each property, in the order of its flag in a header frame, from the highest bit on.
 const PROPERTIES: [Property; 14] = {
     use Property::{Fixed, Short, Table};
     // content_type, content_encoding, headers, delivery_mode, priority, correlation_id, reply_to, expiration, message_id,

@@ -1,4 +1,4 @@
-//! The messages under way on one channel, and the judgement of each.
+//! The messages under way on one channel, and the confirmation of each.
 //!
 //! RabbitMQ returns an unroutable message before it acknowledges it. lapin queues returns, and attaches the oldest one
 //! to the next acknowledgement, whichever message that is for. An acknowledgement without a return therefore proves
@@ -30,7 +30,7 @@ pub(super) enum Confirmation {
 /// An event of a channel.
 #[derive(Debug)]
 pub(super) enum Event {
-    Verdicts(Vec<(usize, Confirmation)>),
+    Confirmed(Vec<(usize, Confirmation)>),
     /// RabbitMQ returned a message that is not under way here. No acknowledgement on this channel can be trusted any
     /// more.
     Doubt(Refusal),
@@ -42,13 +42,13 @@ pub(super) enum Event {
 pub(super) struct UnderWay<'a> {
     batch: &'a [Message],
     woken: Arc<Woken>,
-    /// The number of the last message.
-    last: u64,
-    /// Open messages by number.
+    /// The delivery tag of the last message.
+    last_tag: u64,
+    /// Open messages by delivery tag.
     open: HashMap<u64, Open>,
     /// Messages whose acknowledgement carried a return. Their own return may still be in lapin's queue.
     waiting: Vec<usize>,
-    /// Messages without a judgement, by key.
+    /// Messages without a final result, by key.
     unjudged: HashMap<&'a str, Vec<usize>>,
     /// Those of them that were returned, and why.
     returned: HashMap<usize, Refusal>,
@@ -97,7 +97,7 @@ impl<'a> UnderWay<'a> {
         UnderWay {
             batch,
             woken: Arc::default(),
-            last: 0,
+            last_tag: 0,
             open: HashMap::new(),
             waiting: Vec::new(),
             unjudged: HashMap::new(),
@@ -116,7 +116,7 @@ impl<'a> UnderWay<'a> {
         mut publishing: Publishing,
         permit: WindowPermit,
     ) -> Result<(), lapin::Error> {
-        let tag = self.last + 1;
+        let tag = self.last_tag + 1;
         let waker = Waker::from(Arc::new(OpenWaker { tag, woken: Arc::clone(&self.woken) }));
         match publishing.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(Err(error)) if matches!(error.kind(), ErrorKind::InvalidChannelState(_, "basic.publish")) => {
@@ -129,7 +129,7 @@ impl<'a> UnderWay<'a> {
             }
             Poll::Pending => {}
         }
-        self.last = tag;
+        self.last_tag = tag;
         self.unjudged.entry(&self.batch[index].key).or_default().push(index);
         self.open.insert(tag, Open { publishing, waker, index, _room: permit });
         Ok(())
@@ -155,8 +155,8 @@ impl<'a> UnderWay<'a> {
     /// The next event, if it is already known.
     pub(super) fn try_event(&mut self) -> Option<Event> {
         match self.judge_completed() {
-            Ok(verdicts) if verdicts.is_empty() => self.ended.take().map(Event::Ended),
-            Ok(verdicts) => Some(Event::Verdicts(verdicts)),
+            Ok(confirmations) if confirmations.is_empty() => self.ended.take().map(Event::Ended),
+            Ok(confirmations) => Some(Event::Confirmed(confirmations)),
             Err(refusal) => Some(Event::Doubt(refusal)),
         }
     }
@@ -196,7 +196,7 @@ impl<'a> UnderWay<'a> {
         Ok(confirmed.map(|(index, confirmation)| (index, self.unless_returned(index, confirmation))).collect())
     }
 
-    /// The acknowledgement of the message with this number.
+    /// The acknowledgement of the message with this tag.
     fn confirmed(&mut self, tag: u64) -> Option<(usize, Confirmed)> {
         let open = self.open.get_mut(&tag)?;
         match open.publishing.as_mut().poll(&mut Context::from_waker(&open.waker)) {
@@ -291,8 +291,9 @@ mod tests {
         firsts.flat_map(with_first).collect()
     }
 
-    /// Lets a server send this sequence to a client that behaves like lapin, and looks after each step whose bit is set
-    /// in `looks`. Each verdict must be true. Each message must have one, unless a foreign return was seen.
+    /// Lets a server send this sequence to a client that behaves like lapin, and reads the events after each step whose
+    /// bit is set in `looks`, and after the last one. Each confirmation must be true. Each message must have one, unless a
+    /// foreign return was seen.
     fn judge(batch: &[Message], order: &[Says], looks: u32) {
         let window = Window::new(16, 1);
         let mut share = window.share("a", batch.len());
@@ -324,9 +325,9 @@ mod tests {
             }
             match under_way.try_event() {
                 None => {}
-                Some(Event::Verdicts(verdicts)) => {
-                    judged += verdicts.len();
-                    for (index, confirmation) in verdicts {
+                Some(Event::Confirmed(confirmations)) => {
+                    judged += confirmations.len();
+                    for (index, confirmation) in confirmations {
                         let truth = match order.contains(&Says::Returns(index)) {
                             true => Confirmation::Returned(returned(&batch[index]).refusal),
                             false => Confirmation::Accepted,

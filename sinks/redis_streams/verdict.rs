@@ -1,5 +1,5 @@
-//! Turns Redis' answer to a message into an outcome, and tells whether an answer concerns the whole connection. No
-//! other code interprets its error codes.
+//! Turns Redis' answer to a message into an outcome, and tells whether an answer concerns the whole connection.
+//! `source` interprets the error codes of its own commands, `redis_access` those of logins and checks.
 
 use redis::{RedisError, ServerError, Value};
 

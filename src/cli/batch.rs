@@ -29,7 +29,7 @@ use super::{Failure, say, tell};
 /// If this program did not read answers for longer, that may be why the instance ended the batch.
 const SLOW_READER_TIME: Duration = Duration::from_secs(1);
 
-/// After a signal: how long printing the answers may take, and then printing the summary.
+/// After a signal: how long printing the answers may take. Printing the summary may take five times as long.
 const SHOW_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Half of the time without an answer after which the batch fails; far longer than an instance's own timeouts.
@@ -255,7 +255,7 @@ impl Tally {
     fn answer(&mut self, line: &[u8], failed: &mut String) -> Result<(), String> {
         let answer: LineAnswer = serde_json::from_slice(line).map_err(|_| NO_BATCH.to_owned())?;
         if self.next_line() != Some(answer.line) {
-            // A problem without a line is the end of the batch.
+            // A problem at a line that was not sent reports the end of the batch.
             return Err(answer.error.map_or_else(|| NO_BATCH.to_owned(), |error| self.given_up(error.detail.as_str())));
         }
         (self.line, self.next) = (answer.line, None);

@@ -275,7 +275,7 @@ pub(super) fn courteous(
     StreamBody::new(parts.flatten().map_ok(Frame::data)).boxed_unsync()
 }
 
-/// Waits for an answer. Gives up once `taken` has not changed for `limit`, after twice that time at the latest.
+/// Waits for an answer. Gives up when `taken` has not changed for `limit`, but may notice that up to `limit` later.
 async fn while_moving<T>(answer: impl Future<Output = T>, limit: Duration, taken: &AtomicU64) -> Option<T> {
     let mut answer = pin!(answer);
     loop {

@@ -54,7 +54,7 @@ fn origin(setting: &Setting) -> String {
     }
 }
 
-/// Lines of TOML, with the origin as a comment unless it is the default.
+/// Lines of TOML, with the origin as a comment; `default` if the option is not set.
 fn table(settings: &[Setting]) -> String {
     let lines: Vec<_> = settings.iter().map(|of| (of.toml(), of)).collect();
     let width = lines.iter().map(|(line, _)| line.chars().count()).filter(|width| *width <= 60).max().unwrap_or(0);

@@ -64,7 +64,7 @@ enum Command {
     Serve(SourceArguments),
     /// See it work: put tasks, watch their messages appear, and check that each came once and on time
     Demo(demo::DemoArguments),
-    /// Put, show, list, count, pause, trigger, skip, cancel or export tasks of a running instance
+    /// Put, show, list, count, pause, resume, trigger, skip, cancel or export tasks of a running instance
     #[command(subcommand)]
     Task(task::TaskCommand),
     /// Pause or resume a lane of a running instance
@@ -102,8 +102,8 @@ const PAGE: Page = Page {
     environment: &[
         "PUNCTUAL__SECTION__KEY sets an option of the configuration: PUNCTUAL__CLAIM__LEASE=20s is lease in [claim]. A dash in \
          a name is an underscore there.",
-        "PUNCTUAL_URL is the API that punctual task and punctual dead speak to, PUNCTUAL_TOKEN a token of that instance, \
-         PUNCTUAL_CA_FILE a file with the authorities to trust.",
+        "PUNCTUAL_URL is the API that punctual task, lane, dead and status call, PUNCTUAL_TOKEN a token of that \
+         instance, PUNCTUAL_CA_FILE a file with the authorities to trust.",
     ],
     files: &[
         "punctual.toml in the working directory is read where --config names no other file. punctual config shows every option.",
@@ -113,7 +113,8 @@ const PAGE: Page = Page {
 /// Where the configuration comes from, and flags for the most common options.
 #[derive(Args)]
 struct SourceArguments {
-    /// Where tasks wait: redis://[user:password@]host:port[/db], rediss://, redis+sentinel://, or `memory:`
+    /// Where tasks wait: redis://[user:password@]host:port[/db], rediss://, redis+sentinel://, redis+cluster://, or
+    /// `memory:`
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
     /// Where messages go: kafka://, amqp://, nats://, redis://, stdout: or memory:

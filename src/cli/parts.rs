@@ -171,7 +171,7 @@ fn build_doors(
 ) -> Vec<Door> {
     let mut doors = Vec::new();
     for (name, section) in &config.doors {
-        // Without its sink, that is a fault already.
+        // A missing or faulty sink has been reported already.
         let (Some(of_sink), Some(sink)) = (config.sinks.get(&section.sink), sinks.get(&section.sink)) else { continue };
         let sink = Arc::clone(&sink.sink);
         if let Some(Err(detail)) = section.rejected.as_deref().map(|rejected| sink.check_destination(rejected)) {

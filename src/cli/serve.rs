@@ -179,7 +179,7 @@ impl Instance {
     /// Starts to accept tasks and to publish. The listener is bound before anything is claimed.
     ///
     /// # Errors
-    /// If the address cannot be bound, or a lane names a sink that does not exist.
+    /// If an address cannot be bound, or a lane names a sink that does not exist.
     pub(super) async fn start(config: &Config, timeline: Arc<dyn Timeline>, parts: Parts) -> Result<Instance, Failure> {
         let Parts { sinks, rules, doors, listener: tls, .. } = parts;
         let listen = config.http.listen;

@@ -50,7 +50,7 @@ pub fn man(command: Command, page: &Page) -> Result<(), Failure> {
 }
 
 fn render(command: Command, texts: &Page) -> std::io::Result<Vec<u8>> {
-    // Every command has it; once is enough.
+    // Without `--help` and `--version`, which every command would list again.
     let mut root = without_help(command).subcommand_help_heading("COMMAND");
     root.build();
     let mut page = Vec::new();

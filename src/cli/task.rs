@@ -32,7 +32,7 @@ use crate::clock::{Clock, LocalClock};
 use crate::task::spec;
 use crate::task::spec::write::{MessageView, RetryView, TaskView};
 
-/// Maximum size of a file with a task, in bytes; more than an instance can be configured to accept.
+/// Maximum size of a file with a task, in bytes; the most that an instance can be configured to accept.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 const PUT_EXAMPLES: &str = "Examples:
@@ -118,7 +118,7 @@ pub(super) struct PutArguments {
     /// The record key in Kafka; the default is the id
     #[arg(long, value_name = "TEXT", conflicts_with = "file")]
     key: Option<String>,
-    /// Topic, subject or stream; the default is that of the lane
+    /// Topic, subject, stream, queue or exchange; the default is the lane's
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
     destination: Option<String>,
     /// The lane it waits in

@@ -162,7 +162,7 @@ async fn run(act: TaskAct, arguments: &TasksArguments, more: Map<String, Value>)
             }
             true => return say(&sample(&found)),
             false if found.matched > 0 => confirm("tasks", act.done(), found.matched)?,
-            // What was put since was not counted.
+            // Nothing matched. Tasks that were put after the count stay as they are, because they were not confirmed.
             false => return show(act, arguments, &Sums::default()),
         }
     }

@@ -1,4 +1,4 @@
-//! `punctual task count`: how many tasks of a running instance wait, are overdue or in flight.
+//! `punctual task count`: how many tasks of a running instance wait, are overdue, in flight or paused.
 
 use std::collections::BTreeMap;
 

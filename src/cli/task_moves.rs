@@ -27,7 +27,7 @@ pub(super) struct TaskIdsArguments {
 
 #[derive(Args)]
 pub(super) struct SkipArguments {
-    /// Skip only the occurrence that is due at this time, such as that of another command: 2026-11-21T18:00:00Z
+    /// Skip only the occurrence that is due at this time, as another command shows it: 2026-11-21T18:00:00Z
     #[arg(long, value_name = "TIME")]
     due: Option<String>,
     #[command(flatten)]

@@ -63,8 +63,8 @@ impl Book {
         Arc::new(Book { seen: Mutex::new(seen), distinct: watch::Sender::new(0) })
     }
 
-    /// From now on, messages that are due later than now, or than `end`, are not passed on. Returns that time. The
-    /// uncertainty of the clock is included, so that all earlier ones are passed on and no later one was.
+    /// From now on, messages with a due after the returned time are not passed on. That time is now, or the latest due
+    /// that was passed on if the clock is behind it, and at most `end`.
     pub(super) fn cut(&self, clock: &dyn Clock, end: Timestamp) -> Timestamp {
         let mut seen = self.seen();
         let cut = clock.now().max(seen.latest).min(end);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The last part of a wait that uses the precise timer, which costs a few system calls.
-const SPIN_TIME: Duration = Duration::from_millis(2);
+const PRECISE_TIME: Duration = Duration::from_millis(2);
 
 /// How much later than requested the runtime may wake up.
 const ROUNDING: Duration = Duration::from_millis(1);
@@ -17,7 +17,7 @@ const ROUNDING: Duration = Duration::from_millis(1);
 /// # Cancel safety
 /// Dropping the future changes nothing.
 pub(super) async fn sleep_towards(left: Duration) {
-    if left > SPIN_TIME {
+    if left > PRECISE_TIME {
         tokio::time::sleep(left - ROUNDING).await;
     } else {
         let begun = Instant::now();
@@ -58,7 +58,7 @@ async fn timer(span: Duration) -> std::io::Result<()> {
 
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
     let once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let span = Timespec { tv_sec: 0, tv_nsec: span.as_nanos().clamp(1, SPIN_TIME.as_nanos()) as _ };
+    let span = Timespec { tv_sec: 0, tv_nsec: span.as_nanos().clamp(1, PRECISE_TIME.as_nanos()) as _ };
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: once, it_value: span })?;
     AsyncFd::with_interest(timer, Interest::READABLE)?.readable().await.map(drop)
 }

@@ -32,7 +32,7 @@ pub struct DoorSection {
     pub exchanges: BTreeMap<String, String>,
     /// Where the messages of the dialect `expiration` go.
     pub to: Option<String>,
-    /// After how long they are due at the latest.
+    /// The maximum delay of these messages: the `x-message-ttl` of the queue.
     pub delay: Option<Duration>,
     /// The catch-up of tasks that name none.
     pub catch_up: Option<CatchUp>,

@@ -153,7 +153,8 @@ pub struct LogSection {
 pub struct Sources {
     /// The file: its path as given, and its text.
     pub file: Option<(String, String)>,
-    /// The environment; variables without the prefix `PUNCTUAL__` are ignored.
+    /// The environment. A variable without the prefix `PUNCTUAL__` sets nothing, and is a fault if its name is nearly
+    /// that of an option.
     pub environment: Vec<(String, String)>,
     /// Flags: their name, the option they set (`redis.url`), the value.
     pub flags: Vec<(&'static str, &'static str, String)>,
@@ -174,7 +175,7 @@ impl fmt::Debug for Sources {
 /// One fault of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFault {
-    /// The option, `claim.lease`; empty if a whole file is at fault.
+    /// The option, `claim.lease`; empty for a fault of a file, of a line that is not TOML, or of a variable.
     pub path: String,
     /// Where it was set.
     pub origin: Origin,
@@ -187,7 +188,7 @@ pub struct ConfigFault {
 impl fmt::Display for ConfigFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.path, &self.origin) {
-            // A fault of a whole file; the text names it.
+            // A file that cannot be used; the text names it.
             (path, Origin::Default | Origin::Flag(_)) if path.is_empty() => f.write_str(&self.detail)?,
             (path, origin) if path.is_empty() => write!(f, "{origin}: {}", self.detail)?,
             (path, Origin::Default) => write!(f, "`{path}`: {}", self.detail)?,
@@ -209,7 +210,7 @@ impl Sources {
     /// Reads a file and the environment of this process. Without a path it reads `punctual.toml`, if it exists.
     ///
     /// # Errors
-    /// If the file cannot be read.
+    /// If the file cannot be read, is too large or is not UTF-8, or if a variable of punctual is not UTF-8.
     pub fn gather(file: Option<&Path>) -> Result<Sources, ConfigError> {
         let path = file.unwrap_or(Path::new("punctual.toml"));
         let fault = |origin, detail| ConfigError(vec![ConfigFault { path: String::new(), origin, detail, hint: None }]);

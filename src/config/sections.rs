@@ -23,7 +23,8 @@ pub(super) fn durability(r: &mut ConfigReader) -> Durability {
     read.unwrap_or_default()
 }
 
-/// `[claim]` and `[dead]`. The occurrences of a killed instance must still be published when it is back.
+/// `[claim]` and `[dead]`. `grace` must exceed the lease plus 1 s, so that the occurrences of a killed instance are not
+/// passed over.
 pub(super) fn engine(r: &mut ConfigReader) -> EngineConfig {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -94,7 +95,7 @@ pub(super) fn http(r: &mut ConfigReader) -> HttpSection {
 /// The bytes of a body besides payload and headers: the schedule and all names.
 const MESSAGE_OVERHEAD_BYTES: usize = 8 << 10;
 
-/// `[limits]`. A limit must not exceed the size of a body.
+/// `[limits]`. A body must hold the largest payload in base64, and the largest headers.
 fn limits(r: &mut ConfigReader, body: usize) -> Limits {
     let payload = r.size("limits.payload", 1, 8 << 20);
     let headers = usize::try_from(r.whole("limits.headers", 0, 1000)).unwrap_or(0);

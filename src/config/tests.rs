@@ -429,7 +429,7 @@ fn a_certificate_and_its_key_go_together_and_limits_fit_into_a_body() {
         |payload: u32| load(&format!("[limits]\npayload = {payload}\nheaders = 3\nheader_bytes = 10\n"), &[], &[SINK]);
     let read = limits(780_279).unwrap().http.api.task;
     assert_eq!((read.payload, read.headers, read.header_bytes), (780_279, 3, 10));
-    // Its base64, 1 040 372 bytes, and 10 bytes of headers leave less than 8 KiB of one MiB.
+    // Its base64, 1 040 376 bytes, and 10 bytes of headers leave less than 8 KiB of one MiB.
     assert!(limits(780_280).is_err());
 }
 

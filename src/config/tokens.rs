@@ -13,7 +13,7 @@ use crate::task::Lane;
 /// The units of a rate.
 const UNITS: [(&str, u64); 3] = [("s", 1), ("m", 60), ("h", 3600)];
 
-/// `[tokens.NAME]`. Required unless the API listens on loopback.
+/// `[tokens.NAME]`. Required unless the API and the probes listen on loopback.
 pub(super) fn tokens(
     r: &mut ConfigReader,
     http: &HttpSection,

@@ -1,5 +1,6 @@
-//! What the log says of a door: a line when it stops and one when it goes on, a few each minute of rejected messages, and one
-//! about what messages lack.
+//! What the log says of a door. It has a line when the door stops, one each minute while it is stopped, and one when it
+//! goes on. It has about ten lines each minute about rejected messages. It has one line about messages that are not
+//! identified, and one about headers that are left out.
 
 use std::time::Duration;
 

@@ -3,6 +3,7 @@
 //!
 //! - A message is acknowledged after the timeline has answered. If this instance dies before, the message is read again.
 //! - The id of its task follows from the message, so a message that is read again finds its task, and changes nothing.
+//!   Messages without an identity or a time may become another task; the door counts and logs them.
 //! - A message that cannot be put goes to the destination `rejected`, and is then acknowledged. Without that destination it
 //!   is dropped, counted and logged.
 //! - While the timeline or that destination is unavailable, the door acknowledges nothing, and reads at most one more batch.
@@ -126,11 +127,12 @@ pub struct Door {
     pub exchanges: BTreeMap<String, String>,
     /// Where the messages of the dialect `expiration` go.
     pub to: Option<String>,
-    /// After how long they are due at the latest.
+    /// The maximum delay of these messages: the `x-message-ttl` of the queue.
     pub delay: Option<Duration>,
     /// The catch-up of tasks that name none.
     pub catch_up: Option<CatchUp>,
-    /// How long ago the first due of a task may have been; older ones are acknowledged and not put. `None` puts all.
+    /// How long ago the first due of a task may have been; older tasks are not put, and a task with the id that the
+    /// message names is cancelled. `None` puts all.
     pub max_overdue: Option<Duration>,
     /// The tasks that its messages may use. All ids begin with the prefix.
     pub allowed: AllowedTasks,
@@ -189,7 +191,8 @@ impl Doors {
         move || states.iter().map(|state| state.lock().clone()).collect()
     }
 
-    /// Reads no more, and completes and acknowledges what was read; takes at most `deadline`.
+    /// Reads no more, and completes and acknowledges the batches that were read, within `deadline`. Then closes the
+    /// sources, which takes at most one more second.
     pub async fn stop(mut self, deadline: Duration) {
         self.stop.cancel();
         let ended = timeout(deadline, async { while self.tasks.join_next().await.is_some() {} });

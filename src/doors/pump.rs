@@ -169,7 +169,8 @@ impl Pump {
         Ok(())
     }
 
-    /// Counts what a message lacks to be put once under one key, and what its task does not keep of it.
+    /// Counts and logs a message that would become another task if it were read again, and headers that its task does
+    /// not have.
     fn note_loss(&self, message: &Incoming, put: &PutInstruction) {
         let (is_unidentified, dropped) = (put.is_unidentified(message), put.dropped_headers(message));
         self.metrics.unidentified.inc_by(u64::from(is_unidentified));

@@ -1,7 +1,8 @@
 //! Copies of messages that a door rejects, for the destination `rejected`.
 //!
-//! A copy has the body and the headers of the message, and says why it was rejected. Whoever reads it can mend it and send
-//! it again; a door that reads such a copy acknowledges it without doing anything.
+//! A copy has the body and the headers of the message, and says why it was rejected. If the broker refuses the copy,
+//! the door sends it without body and headers. A consumer can mend a copy and send it again. A door that reads a copy
+//! only acknowledges it.
 
 use bytes::Bytes;
 use punctual_sinks::source::Incoming;
@@ -15,8 +16,7 @@ pub(super) const CODE: &str = "punctual-rejected";
 const DETAIL: &str = "punctual-rejected-detail";
 const FROM: &str = "punctual-rejected-from";
 
-/// The beginnings of headers that a copy does not have either: those of another copy, and those with which NATS would do
-/// something.
+/// A copy has no header that begins like this: headers of another copy, and headers that are commands to NATS.
 const NOT_COPIED_PREFIXES: [&str; 3] = [CODE, "nats-", "kv-"];
 
 /// The copy of a message; `whole` is whether with body and headers.

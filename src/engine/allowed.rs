@@ -141,8 +141,8 @@ impl AllowedTasks {
         self.check_destination(intake.destination(lane, message).unwrap_or_default())
     }
 
-    /// Whether a message may be put; `None` is one of which only the lane could be read. If not, faults of the lane or its sink are
-    /// not reported: a caller would learn about lanes of others.
+    /// Whether a message may be put; `None` is a message of which only the lane could be read. If it may not, the
+    /// caller of this function reports no faults of the lane or its sink, because they tell about lanes of others.
     #[must_use]
     pub fn may_put(&self, intake: &Intake, lane: &Lane, message: Option<&Message>) -> bool {
         let destination = message.and_then(|message| intake.destination(lane, message));

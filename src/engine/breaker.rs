@@ -2,7 +2,8 @@
 //!
 //! It opens when a connection is refused or closed, or when a sink answers no message within `answer_timeout` and then
 //! fails a probe. While it is open, the sink is probed with backoff and jitter (see `prober`). After a successful probe
-//! it admits one batch, and it closes once the sink has answered a message.
+//! it admits one batch, and it closes once the sink has answered a message. It is open when an instance starts, and the
+//! first successful probe of the instance closes it at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -34,11 +34,11 @@ impl EventCount {
     /// Adds events. Returns the number to log, if it is time.
     pub(super) fn add(&mut self, events: u64, now: Instant) -> Option<u64> {
         self.unlogged += events;
-        self.due(now)
+        self.take_count(now)
     }
 
     /// Returns the number to log, if there are events and it is time.
-    pub(super) fn due(&mut self, now: Instant) -> Option<u64> {
+    pub(super) fn take_count(&mut self, now: Instant) -> Option<u64> {
         let is_time = self.last.is_none_or(|last| now.duration_since(last) >= LOG_PAUSE);
         if self.unlogged == 0 || !is_time {
             return None;
@@ -113,8 +113,8 @@ struct Unlogged {
 }
 
 impl DeathLog {
-    /// Notes a death. Returns it if it is to be logged at once, because it is the first one in a minute with this reason
-    /// and destination.
+    /// Notes a death. Returns it if it is to be logged at once: it is the first one in a minute with this reason and
+    /// destination, and fewer than [`MAX_FIRST_LINES`] were logged in this minute.
     pub(super) fn add(&mut self, reason: Reason, destination: &str, detail: &str, now: Instant) -> Option<Deaths> {
         self.since.get_or_insert(now);
         let is_full = self.unlogged.len() >= MAX_DESTINATIONS;
@@ -139,7 +139,7 @@ impl DeathLog {
     }
 
     /// Returns the deaths that are not logged yet, once their minute is over; with `at_once` also before.
-    pub(super) fn due(&mut self, now: Instant, at_once: bool) -> Vec<Deaths> {
+    pub(super) fn take_unlogged(&mut self, now: Instant, at_once: bool) -> Vec<Deaths> {
         let is_over = self.since.is_some_and(|since| at_once || now.duration_since(since) >= LOG_PAUSE);
         if !is_over {
             return Vec::new();
@@ -190,10 +190,10 @@ mod tests {
     #[test]
     fn events_are_summed_up_once_a_minute() {
         let (mut count, start) = (EventCount::default(), Instant::now());
-        assert_eq!(count.due(start), None);
+        assert_eq!(count.take_count(start), None);
         assert_eq!(count.add(3, start), Some(3), "the first ones at once");
         assert_eq!((count.add(4, after(start, 1)), count.add(5, after(start, 59))), (None, None));
-        assert_eq!((count.due(after(start, 60)), count.due(after(start, 120))), (Some(9), None));
+        assert_eq!((count.take_count(after(start, 60)), count.take_count(after(start, 120))), (Some(9), None));
     }
 
     #[test]
@@ -213,11 +213,11 @@ mod tests {
             assert_eq!(log.add(Reason::Destination, "gone", "still none", after(start, 1)), None);
         }
         assert!(log.add(Reason::Rejected, "gone", "too large", after(start, 2)).is_some(), "another reason");
-        assert_eq!(log.due(after(start, 59), false), []);
+        assert_eq!(log.take_unlogged(after(start, 59), false), []);
         let (reason, detail) = (Reason::Destination, "still none".to_owned());
         let sum = Deaths { reason, count: 50, destinations: 1, named: "gone".to_owned(), detail };
-        assert_eq!(log.due(after(start, 60), false), [sum]);
-        assert_eq!(log.due(after(start, 200), true), [], "all is logged");
+        assert_eq!(log.take_unlogged(after(start, 60), false), [sum]);
+        assert_eq!(log.take_unlogged(after(start, 200), true), [], "all is logged");
         assert!(log.add(Reason::Destination, "gone", "no such topic", after(start, 300)).is_some());
     }
 
@@ -226,13 +226,13 @@ mod tests {
         let (mut log, start) = (DeathLog::default(), Instant::now());
         let add = |n: u32| log.add(Reason::Destination, &format!("queue-{n:03}"), "NO_ROUTE", start);
         assert_eq!((0..300).filter_map(add).count(), MAX_FIRST_LINES);
-        let sums = log.due(after(start, 60), false);
+        let sums = log.take_unlogged(after(start, 60), false);
         assert_eq!((sums.len(), sums[0].count, sums[0].destinations), (1, 295, 295));
         assert_eq!(sums[0].named.split(", ").count(), 10);
         assert!(sums[0].named.starts_with("queue-005, queue-006, "), "{}", sums[0].named);
     }
 
-    /// As many as an instance can meet in a minute, at made-up destinations and for all reasons.
+    /// As many as an instance can meet in a minute, at made-up destinations and for four reasons.
     #[test]
     fn a_hundred_thousand_deaths_in_a_minute_are_at_most_twenty_lines() {
         let (mut log, start, mut lines) = (DeathLog::default(), Instant::now(), 0);
@@ -243,7 +243,7 @@ mod tests {
             lines += usize::from(logged.is_some());
             counted += logged.map_or(0, |deaths| deaths.count);
         }
-        let sums = log.due(after(start, 60), false);
+        let sums = log.take_unlogged(after(start, 60), false);
         lines += sums.len();
         counted += sums.iter().map(|sum| sum.count).sum::<u64>();
         assert!(lines <= 20 && counted == 100_000, "{lines} lines, {counted} deaths");

@@ -2,9 +2,9 @@
 //!
 //! Compiled only with the cargo feature `fault-points`; without it a point does nothing.
 //! `PUNCTUAL_FAULT_POINT=<name>[:<n>]` selects a point, and optionally its n-th passing. With
-//! `PUNCTUAL_FAULT_ID=<task>` only passings that concern this task count. `mid_publish`,
-//! `after_part_settle`, `before_extend` and `after_extend` are reached between two halves of a batch. They need a claim
-//! of several occurrences for one destination, and no other claim.
+//! `PUNCTUAL_FAULT_ID=<task>` only passings that concern this task count. Only `before_publish` knows its tasks, so no
+//! other point is reached with it. `mid_publish`, `after_part_settle`, `before_extend` and `after_extend` are reached
+//! between two halves of a batch. They need a claim of several occurrences for one destination, and no other claim.
 
 string_enum! {
     /// A step at which the process can end.
@@ -18,7 +18,7 @@ string_enum! {
         MidPublish = "mid_publish",
         /// The first of several outcomes has arrived.
         MidBatch = "mid_batch",
-        /// All outcomes have arrived and no verdict is sent.
+        /// All outcomes have arrived, and the last verdicts are not sent.
         AfterPublish = "after_publish",
         /// Verdicts are about to be sent.
         BeforeSettle = "before_settle",
@@ -34,7 +34,7 @@ string_enum! {
         BeforeReap = "before_reap",
         /// A reap has ended claims and the reply is not processed.
         AfterReap = "after_reap",
-        /// What the messages of a door say is done, and they are not acknowledged.
+        /// The instructions of a door's messages have taken effect, and the messages are not acknowledged.
         BeforeAcknowledge = "before_acknowledge",
     }
 }

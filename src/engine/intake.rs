@@ -1,5 +1,5 @@
 //! The write API of the engine: puts, cancels and reads tasks, for HTTP and for programs that embed punctual. The API
-//! for dead occurrences is in `dead.rs`.
+//! for dead occurrences is in `dead/`.
 //!
 //! It computes the first due, the shard and the record of a task, and turns the timeline's answers into definite ones.
 //! A request that failed with [`TimelineError::Unknown`] either took effect before the answer or never will.
@@ -40,8 +40,9 @@ pub struct Intake {
     refusals: Arc<PutRefusals>,
 }
 
-/// When the next scan of the dead may begin. A caller holds this lock while it scans, so only one scan runs at a time.
-/// The timeline is then free for publishing at least half of the time.
+/// When the next call that reads much may begin: a browse of the dead, or a list or count of tasks. A caller holds this
+/// lock during its call, so only one runs at a time. A pause follows, as long as the call took and at most 0.1 s, so
+/// that the timeline is free for publishing.
 pub(super) type ScanLock = Arc<AsyncMutex<Option<Instant>>>;
 
 /// What a lane requires of its tasks.
@@ -195,7 +196,8 @@ impl Intake {
         Intake { timeline, lanes: Arc::new(lanes), browse_lock: ScanLock::default(), refusals: Arc::default() }
     }
 
-    /// Whether the timeline refused a put, or did not confirm one, in the last 5 s and has accepted none since.
+    /// Whether the timeline refused a put, or did not confirm one, in the last 5 s. A put that it accepts at least 1 s
+    /// after the last refusal ends this.
     #[must_use]
     pub fn refused(&self) -> Option<RefusedPuts> {
         let nodes: BTreeSet<_> = Shard::all(self.timeline.shards()).map(|shard| self.timeline.node(shard)).collect();
@@ -307,7 +309,7 @@ impl Intake {
     }
 
     /// Checks that the lane exists. If the message is known, also checks that it names a destination where one is
-    /// required, and that the sink can publish to this destination.
+    /// required, that the sink can publish to this destination, and that the sink takes a tombstone.
     ///
     /// # Errors
     /// [`PutError::UnknownLane`], [`PutError::NoDestination`], [`PutError::BadDestination`] and

@@ -108,9 +108,9 @@ impl LaneContext {
     /// Logs what was counted since the last lines, if a minute is over, or `at_once`.
     pub(super) fn log_counted(&self, at_once: bool) {
         let now = Instant::now();
-        let deaths = self.deaths.lock().due(now, at_once);
+        let deaths = self.deaths.lock().take_unlogged(now, at_once);
         deaths.iter().for_each(|deaths| self.log_deaths(deaths));
-        let (passed_over, dropped) = (self.passed_over.lock().due(now), self.dropped.lock().due(now));
+        let (passed_over, dropped) = (self.passed_over.lock().take_count(now), self.dropped.lock().take_count(now));
         self.warn_passed_over(passed_over);
         self.error_dropped(dropped);
     }

@@ -1,4 +1,5 @@
-//! Lists the tasks of all shards and lanes, part by part: in no order, or those that wait by due. Counts them.
+//! Lists the tasks of all shards and lanes in parts: all tasks in no order, or the waiting tasks by due. Also counts
+//! tasks.
 //!
 //! The list without an order goes through the shards, in each through the lanes, in each in the order of the timeline. A
 //! task that stays in its lane is listed at least once, whatever happens to others in the meantime. One that changes its
@@ -123,7 +124,8 @@ impl Intake {
     /// has passed.
     ///
     /// # Errors
-    /// An error of the timeline; [`TimelineError::Late`] if not every lane was read in time.
+    /// An error of the timeline; [`TimelineError::Late`] if `patience` passed before the first task of the page was
+    /// known. If it passes later, the page ends early.
     pub async fn upcoming_tasks(
         &self,
         may_list: impl Fn(&Lane) -> bool,

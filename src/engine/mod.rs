@@ -3,7 +3,8 @@
 //! It uses the timeline and the sinks through their traits only. Any number of equal engines can run on one timeline;
 //! there is no leader.
 //!
-//! - [`Intake`] is the write API: put, cancel and get tasks; list, requeue and discard dead occurrences.
+//! - [`Intake`] is the write API: put, cancel, get, list, pause, trigger and skip tasks; pause lanes; list, requeue and
+//!   discard dead occurrences.
 //! - Instances share the shards: one of them asks first for the due tasks of a lane in a shard (`instances`).
 //! - A claimer per lane and shard sleeps until the head of the lane is due, claims, and starts a task for the claim.
 //! - A task per claim publishes, judges the outcomes, and settles.
@@ -86,7 +87,7 @@ pub struct EngineConfig {
     pub poison_limit: u32,
     /// How long dead occurrences are kept.
     pub dead_keep: Duration,
-    /// Maximum number of dead occurrences per shard.
+    /// Maximum number and size of the dead occurrences of a lane per shard.
     pub dead_cap: DeadCap,
 }
 
@@ -126,7 +127,7 @@ pub struct EngineLane {
     pub destination: Option<String>,
     /// The destination of copies of dead messages, on the same sink.
     pub dead_destination: Option<String>,
-    /// Whether its messages wait without end for a destination that refuses them; otherwise for the sink's `patience`.
+    /// Whether its messages wait without end for a destination at fault; otherwise for the sink's `patience`.
     pub waits_forever: bool,
 }
 
@@ -247,7 +248,7 @@ impl Engine {
 
     /// Stops claiming, waits until all occurrences are answered and settled, returns the rest to their lanes at
     /// `deadline`, and closes the sinks. Takes at most `deadline` and a few seconds. Returns whether every occurrence
-    /// was settled or returned.
+    /// was settled or returned, and all loops have ended.
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let context = &self.context;
         info!("stopping; no more claims");

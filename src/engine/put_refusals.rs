@@ -35,7 +35,8 @@ const MAX_NODES: usize = 100;
 #[derive(Default)]
 pub(super) struct PutRefusals {
     /// When a server of the timeline last refused a put or did not confirm one, with its error text. It leaves the map
-    /// once it accepts a put. The key is the number of the server, `None` if there is only one.
+    /// once it accepts a put at least [`MIN_REFUSED_TIME`] later. The key is the number of the server, `None` if there
+    /// is only one.
     last: Mutex<BTreeMap<Option<u64>, (Instant, String)>>,
 }
 

@@ -39,7 +39,7 @@ pub struct EngineState {
     pub lanes: Vec<LaneState>,
     /// The sinks, sorted by name.
     pub sinks: Vec<SinkState>,
-    /// When lanes and dead were last read, while the timeline is unavailable.
+    /// When lanes and dead were last read, while at least one shard is not reachable.
     pub as_of: Option<Timestamp>,
     /// When the stored timeline was found to be lost, if that was within the last hour.
     pub lost: Option<Timestamp>,
@@ -109,7 +109,8 @@ pub struct SinkState {
     pub failing_count: usize,
     /// How long it has answered none of the messages under way, from 2 s on.
     pub unanswered_for: Option<Duration>,
-    /// The first of them, the worst first, each with the number of occurrences in flight that wait for it here.
+    /// The first 100 failing destinations, the worst first, each with the number of occurrences in flight that wait for
+    /// it here.
     pub failing: Vec<(FailingDestination, u64)>,
 }
 

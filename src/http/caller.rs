@@ -53,7 +53,7 @@ struct RateUse {
     at: Instant,
 }
 
-/// How many tasks wait or are in flight in the lanes of a caller.
+/// How many tasks wait, are in flight or are paused in the lanes of a caller.
 #[derive(Default)]
 struct LaneDepth {
     read: Option<Instant>,
@@ -166,8 +166,8 @@ impl Caller {
         Ok(move |lane: &Lane| self.may_use(lane) && asked.is_none_or(|asked| asked == lane))
     }
 
-    /// Checks a put against `pending_max` and the rate, and counts it if both allow it. The number of tasks is at most
-    /// 1 s old and misses the puts of other instances since then.
+    /// Checks a put against `pending_max` and the rate, and counts it if both allow it. The number of tasks is
+    /// normally at most 2 s old, and misses the puts of other instances since then.
     fn admit_numbers(&self, lanes: impl FnOnce() -> Vec<LaneState>, now: Instant) -> Result<(), Problem> {
         let Some(pending_max) = self.limits.pending_max else { return self.admit_rate(now) };
         let mut depth = self.depth.lock();

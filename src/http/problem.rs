@@ -48,7 +48,7 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     ("full", 429, "the lanes of the token hold as many tasks as its `pending_max` allows"),
     ("too_many_puts", 429, "the token puts more often than it may"),
     ("internal", 500, "a bug in punctual"),
-    ("unreadable", 500, "the task was written by another version of punctual"),
+    ("unreadable", 500, "this instance cannot parse the task"),
     ("busy", 503, "other requests use all the memory for bodies, or too many wait for their schedules to be computed"),
     ("timeline_late", 503, "the request reached the timeline too late, and took no effect"),
     ("timeline_refused", 503, "the timeline refused, and the request took no effect"),
@@ -99,7 +99,7 @@ pub struct Problem {
     pub detail: String,
     /// Every fault of the input, each with its position.
     pub errors: Vec<Fault>,
-    /// The idempotency key that is in flight.
+    /// The idempotency key of the occurrence that the problem is about: with `in_flight`, `last` and `not_next`.
     pub key: Option<Box<str>>,
     /// The idempotency key of a dead occurrence of a task that is gone.
     pub dead_key: Option<Box<str>>,
@@ -206,7 +206,8 @@ impl Problem {
     /// This version cannot parse the stored task.
     pub(super) fn unreadable(error: &dyn std::error::Error) -> Problem {
         tracing::error!(%error, "a task cannot be read");
-        let detail = "the task was written by a version of punctual that this one does not know";
+        let detail = "this instance cannot parse the task: another version of punctual wrote it, it is damaged, or its \
+            time zone is unknown here";
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", detail)
     }
 }
@@ -230,7 +231,8 @@ impl IntoResponse for Problem {
 }
 
 impl From<TimelineError> for Problem {
-    /// 503: the request either took effect before this answer or never will.
+    /// 503: the request either took effect before this answer or never will. 500 if the timeline's answer cannot be
+    /// parsed.
     fn from(error: TimelineError) -> Problem {
         let code = match &error {
             TimelineError::Late => "timeline_late",

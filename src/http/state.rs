@@ -235,14 +235,14 @@ struct HealthView {
     last_step_seconds: Option<f64>,
 }
 
-/// `GET /v1/stats`: lanes, sinks, timeline.
+/// `GET /v1/stats`: lanes, sinks, timeline, doors, instances, dead.
 #[utoipa::path(
     get,
     path = "/v1/stats",
     operation_id = "stats",
     summary = "Get statistics",
     tag = "instance",
-    responses((status = 200, body = StatsView, description = "Lanes, sinks and the timeline.",
+    responses((status = 200, body = StatsView, description = "Lanes, sinks, doors, instances and the timeline.",
         example = json!({"instance": "4f1c2ab90d3e", "version": "0.1.0", "now": "2026-11-21T12:00:00.000Z", "timeline": {"status": "up"},
             "lanes": {"default": {"sink": "orders", "waiting": 3, "overdue": 0, "in_flight": 0, "paused": 0, "head": "2026-11-21T12:15:00.000Z",
                 "head_ms": 1_795_263_300_000_i64, "oldest_ms": 1_795_263_300_000_i64, "published_per_s": 41.5, "lateness_ms": {"p50": 0.7, "p99": 2.4}}},
@@ -298,7 +298,8 @@ pub(super) async fn healthz(State(api): State<Arc<Api>>) -> Response {
 }
 
 /// `GET /readyz`: 503 only while tasks cannot be accepted, because the timeline is unreachable or refused the last
-/// puts. Unavailable sinks are only listed, with addresses that are not for everyone.
+/// puts. Unavailable sinks do not change the status. They are listed, with their addresses, only for callers that may
+/// read all.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -419,8 +420,8 @@ fn rounded(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
 
-/// A sink. Why it is unavailable contains addresses, and failing destinations may be those of other callers. Both are
-/// not for tokens with limits.
+/// The view of a sink. Tokens with limits do not see the detail of an unavailable sink, which contains addresses. Nor
+/// do they see the failing destinations, which may belong to other callers.
 fn sink_view(sink: &SinkState, now: Timestamp, is_limited: bool) -> SinkView {
     let (breaker, detail) = match &sink.breaker {
         BreakerState::Closed => ("closed", None),
@@ -430,7 +431,7 @@ fn sink_view(sink: &SinkState, now: Timestamp, is_limited: bool) -> SinkView {
     let failing = |(failing, waiting): &(FailingDestination, u64)| FailingView {
         destination: failing.destination.clone(),
         status: failing.status,
-        since: now.minus(failing.since).to_string(),
+        since: now.minus(failing.failing_for).to_string(),
         waiting: *waiting,
         detail: failing.detail.clone(),
     };

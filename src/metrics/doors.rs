@@ -32,7 +32,7 @@ pub struct DoorMetrics {
     rejected: Family<DoorCodeLabel, Counter>,
     /// Messages that would become a task with another id or due if they were read again.
     pub unidentified: Counter,
-    /// Headers that the messages of tasks do not have, because they are no text.
+    /// Headers that were left out: they are no text, and the sink of the lane is of another kind than the door.
     pub headers_dropped: Counter,
     /// 0 it reads, 1 it waits for the timeline or the destination for rejected messages, 2 its source is unavailable.
     pub status: Gauge,
@@ -59,7 +59,8 @@ impl DoorFamilies {
         r.register("door_rejected", "Messages that a door has rejected, by code", self.rejected.clone());
         let unidentified = "Messages that would become a task with another id or due if they were read again";
         r.register("door_unidentified", unidentified, self.unidentified.clone());
-        let dropped = "Headers that the messages of tasks do not have, because they are no text";
+        let dropped =
+            "Headers that were left out: they are no text, and the sink of the lane is of another kind than the door";
         r.register("door_headers_dropped", dropped, self.headers_dropped.clone());
         let status = "0 the door goes on, 1 it waits for the timeline or for `rejected`, 2 its source is unavailable";
         r.register("door_status", status, self.status.clone());

@@ -11,7 +11,7 @@ pub const LATENESS_BUCKETS: [f64; 22] = [
     60.0, 120.0, 300.0, 600.0,
 ];
 
-/// Upper bounds of the buckets for timeline calls, in seconds.
+/// Upper bounds of the buckets for calls of the timeline and for publishes, in seconds.
 const CALL_BUCKETS: [f64; 12] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -15,7 +15,7 @@ impl Metrics {
         r.register("dead_copies", copies, self.dead_copies.clone());
         r.register("requeues", "Dead occurrences requeued, by result", self.requeues.clone());
         r.register("discards", "Dead occurrences discarded, by result", self.discards.clone());
-        let actions = "Requests that pause, resume, trigger or skip, by action and result";
+        let actions = "Pauses, resumes, triggers, skips and bulk cancels, by action and result; bulk counts each task";
         r.register("actions", actions, self.actions.clone());
         r.register("dead_kept", "Dead occurrences now", self.dead_kept.clone());
         r.register("dead_dropped", "Dead occurrences dropped for age or by the cap", self.dead_dropped.clone());

@@ -53,7 +53,7 @@ pub struct Task {
 /// The message of a task, as its user sent it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Topic, subject, `exchange/routing-key` or stream; the default is that of the lane.
+    /// Topic, subject, `exchange/routing-key`, queue or stream; the default is that of the lane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<String>,
     /// The key for Kafka's partitioner; the default is the task id.

@@ -1,4 +1,4 @@
-//! Sample tasks for tests: one of each kind, and arbitrary ones.
+//! Sample tasks for tests: one with a given schedule, and arbitrary ones.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) fn task(when: When) -> Task {
     Task { schedule, message, retry: None, catch_up: None }
 }
 
-/// Any task that is valid when it is put at [`NOW`].
+/// Any task that is valid when it is put at [`NOW`], except that its retries may take longer than its shortest gap.
 pub(crate) fn any_task() -> impl Strategy<Value = Task> {
     let catch_up = prop_oneof![Just(CatchUp::Once), Just(CatchUp::All), Just(CatchUp::None)];
     (any_schedule(), any_message(), option::of(any_policy()), option::of(catch_up))
@@ -54,7 +54,7 @@ fn any_schedule() -> impl Strategy<Value = Schedule> {
     (any_when(), end, option::of(1_u64..1 << 53), spread).prop_map(|(when, end, limit, spread)| {
         let mut schedule = Schedule { when, end: None, limit: None, spread: None };
         if schedule.is_recurring() {
-            // Two years after any start, so no end is before the first due.
+            // Two years after `NOW`, and later than any start, so no end is before the first due.
             let last = NOW.plus(Duration::from_secs(2 * 366 * 86_400));
             schedule = Schedule { end: end.map(|ms| last.plus(Duration::from_millis(ms))), limit, spread, ..schedule };
         }

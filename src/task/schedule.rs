@@ -81,7 +81,7 @@ impl Schedule {
         Ok(TaskDues::new(self, id, anchor)?.first())
     }
 
-    /// The first due later than `after` of a task that was put at `anchor`; `None` if there is none before `end`.
+    /// The first due later than `after` of a task that was put at `anchor`; `None` if there is none up to `end`.
     ///
     /// Ignores `limit`, because only the timeline counts occurrences.
     ///

@@ -78,8 +78,8 @@ pub struct SuspectsRequest {
     /// Nothing is claimed after this time of the timeline's clock.
     pub not_after: Timestamp,
     /// Take unreadable occurrences ([`Verdict::Unreadable`]) instead of suspects. A suspect is an occurrence whose
-    /// claims expired twice or more. Suspects with exactly two crashes are claimed together; all others are claimed one
-    /// by one.
+    /// claims expired twice or more. Suspects with exactly two crashes are claimed together, other suspects one by one.
+    /// Unreadable occurrences are claimed together.
     pub unreadable: bool,
     /// Take only occurrences behind this position.
     pub after: Option<DuePosition>,
@@ -95,7 +95,8 @@ pub struct Claimed {
     /// The claimed occurrences. If there are none, no claim exists.
     pub occurrences: Vec<Occurrence>,
     /// The due of the first waiting occurrence behind `last`. It is in the past if more occurrences are due. With
-    /// `newest_first`: the due of the first waiting occurrence of the lane.
+    /// `newest_first`: the due of the first waiting occurrence of the lane. After a claim of suspects or unreadable
+    /// occurrences: the due of the first ordinary occurrence that was read, if there was one.
     pub head: Option<Timestamp>,
     /// The last position that was read; `None` with `newest_first`.
     pub last: Option<DuePosition>,
@@ -165,7 +166,7 @@ pub struct DeadCap {
 }
 
 impl DeadCap {
-    /// A number of any size.
+    /// Limits only the number, not the size.
     #[must_use]
     pub fn of(entries: u64) -> DeadCap {
         DeadCap { entries, bytes: u64::MAX >> 12 }
@@ -223,7 +224,7 @@ pub struct DeadRecord {
     pub record: Bytes,
     /// Why it is dead: `rejected`, `retries`, `destination`, `poison` or `too late`.
     pub reason: String,
-    /// The error text of the broker.
+    /// The error text of the broker, or of a check of punctual.
     pub detail: String,
 }
 
@@ -252,7 +253,7 @@ pub struct Settled {
 /// The request of a reap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReapRequest {
-    /// The lease of claims whose token does not contain one. A lease that ends later than this from now was written
+    /// The lease of claims whose token does not contain one. A lease that ends later than a new one would was written
     /// before the clock stepped back, and is shortened.
     pub lease: Duration,
     /// Whether the caller's configuration names the lane. A lane without tasks that no configuration names is

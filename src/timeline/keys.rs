@@ -6,7 +6,7 @@ use crate::task::{Lane, Namespace, Shard};
 /// The version of the layout described in `lua/README.md` while nothing was ever paused.
 pub const LAYOUT_VERSION: u32 = 1;
 
-/// The version once something was paused. Versions of punctual that would publish what is paused refuse it.
+/// The version once something was paused. Versions of punctual that do not know pauses refuse such a timeline.
 pub const LAYOUT_VERSION_WITH_PAUSES: u32 = 2;
 
 /// The key that stores the layout version and the number of shards of an installation.
@@ -58,7 +58,8 @@ impl Keys {
         Keys { prefix: format!("punctual:{{{namespace}:{shard}}}:") }
     }
 
-    /// Sorted set: member to due in ms, positive while it waits, negative while it is claimed.
+    /// Sorted set: member to due in ms, positive while it waits, negative while it is claimed; 10^15 + due while it is
+    /// paused and no claim holds it.
     #[must_use]
     pub fn due(&self, lane: &Lane) -> String {
         self.of_lane("due", lane)
@@ -142,7 +143,7 @@ impl Keys {
         self.of_shard("pauses:lanes")
     }
 
-    /// Set: every lane that ever had a task.
+    /// Set: the lanes that had a task. A reap removes an empty lane that its caller does not serve.
     #[must_use]
     pub fn lanes(&self) -> String {
         self.of_shard("lanes")
@@ -161,7 +162,7 @@ impl Keys {
         self.of_shard("nothing")
     }
 
-    /// Channel: the head of a lane became earlier.
+    /// Channel: wake-ups, as `<lane> <due>`.
     #[must_use]
     pub fn wake(&self) -> String {
         self.of_shard("wake")

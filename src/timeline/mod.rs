@@ -49,18 +49,19 @@ pub const MAX_PUTS: usize = 1000;
 /// Maximum total size of the records in one put call, in bytes. A single larger record is put in a call of its own.
 pub const MAX_PUT_BYTES: usize = 1 << 20;
 
-/// A claim stops taking occurrences once their records reach this many bytes. It takes the first one whatever its size.
+/// Maximum total size of the records of one claim, in bytes. A claim takes the first one whatever its size.
 pub const MAX_CLAIM_BYTES: usize = 4 << 20;
 
 /// The largest beat that is sent or accepted.
 pub const MAX_BEAT_BYTES: usize = 4096;
 
-/// Stores tasks until they are due. Every verb is one atomic step.
+/// Stores tasks until they are due. Every verb is one atomic step, except that a put or an extend may take several
+/// calls: each of its tasks or leases is written in one step.
 ///
 /// # Contract
-/// A verb that takes `not_after` writes nothing once the timeline's clock has passed that time. It returns
-/// [`TimelineError::Unknown`] only after that time: the failed call either took effect before the error or never will.
-/// A verb that takes a token can be repeated at any time.
+/// A verb that takes `not_after` writes nothing once the timeline's clock has passed that time. If it returns
+/// [`TimelineError::Unknown`], it either took effect before the error, perhaps for some tasks only, or never will.
+/// A settle or an extend can be repeated at any time.
 #[async_trait]
 pub trait Timeline: Send + Sync + 'static {
     /// The clock that decides which tasks of a shard are due.
@@ -72,7 +73,8 @@ pub trait Timeline: Send + Sync + 'static {
     /// Number of shards, at least 1.
     fn shards(&self) -> u16;
 
-    /// Whether a shard is reachable. The receiver sees every change.
+    /// Whether a shard is reachable. The receiver may miss a short outage, but then sees another number in
+    /// [`Link::Up`].
     fn link(&self, shard: Shard) -> watch::Receiver<Link>;
 
     /// The number of the server that has a shard; `None` if one server has all shards.
@@ -85,7 +87,7 @@ pub trait Timeline: Send + Sync + 'static {
         None
     }
 
-    /// Wake-ups: the head of a lane became earlier. A wake-up can be lost (a glance then shows the head), but it is
+    /// Wake-ups; see [`Wake`] for when one is sent. A wake-up can be lost (a glance then shows the head), but it is
     /// never sent without a reason.
     fn wakes(&self) -> broadcast::Receiver<Wake>;
 
@@ -177,7 +179,7 @@ pub trait Timeline: Send + Sync + 'static {
     /// Counts the tasks of a lane.
     async fn count(&self, shard: Shard, lane: &Lane, request: CountRequest) -> Result<LaneCounts, TimelineError>;
 
-    /// Pauses a task, or resumes it. After the answer to a pause, no claim takes it.
+    /// Pauses a task, or resumes it. After the answer to a pause, no claim takes it until it is resumed or triggered.
     async fn pause(
         &self,
         shard: Shard,
@@ -217,14 +219,15 @@ pub enum Link {
     Down(String),
 }
 
-/// The head of a lane became earlier.
+/// Wakes the claimers of a lane: its head became earlier, a due was added while its head was due already, or a claim
+/// left due tasks behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
     /// The shard.
     pub shard: Shard,
     /// The lane.
     pub lane: Lane,
-    /// Its new head.
+    /// The new head; the earliest added due if the head was due already.
     pub due: Timestamp,
 }
 
@@ -243,7 +246,8 @@ pub enum TimelineError {
     /// Nothing was written: there is no connection.
     #[error("the timeline is unavailable: {0}")]
     Away(String),
-    /// No reply arrived. The call took effect before this error, or it never will.
+    /// The outcome is unknown, usually because no reply arrived. A call with a `not_after` took effect before this
+    /// error, perhaps for some tasks only, or it never will. Any other call may still take effect.
     #[error("the timeline did not answer: {0}")]
     Unknown(String),
     /// The call took effect, or found the effect of an earlier one, but the configured durability is not confirmed.
@@ -301,12 +305,12 @@ pub struct Put {
 pub struct PutAnswer {
     /// What the put did.
     pub result: PutResult,
-    /// The due that is now valid. For `InFlight`, `KeyReused` and `BadDue`: the requested one.
+    /// The due that is now valid. For `InFlight`, `KeyReused`, `Mismatch` and `BadDue`: the requested one.
     pub due: Timestamp,
     /// The due of an occurrence with the former message that may still be delivered. Also set for `Unchanged` if such
     /// an occurrence is in flight.
     pub in_flight: Option<Timestamp>,
-    /// Whether the task is paused: a put does not end a pause.
+    /// Whether the task is replaced or unchanged, and paused: a put does not end a pause.
     pub paused: bool,
 }
 
@@ -329,8 +333,8 @@ string_enum! {
         InFlight = "in_flight",
         /// Nothing written: the due is out of range.
         BadDue = "bad_due",
-        /// The task was written, but the configured durability is not confirmed. Other tasks of the call have another
-        /// result.
+        /// The task was written, or found unchanged, but the configured durability is not confirmed. Only refused
+        /// tasks of the call have another result.
         Unconfirmed = "unconfirmed",
     }
 }
@@ -391,7 +395,8 @@ pub struct GlanceRequest {
 pub struct Glance {
     /// One entry for each requested lane, in order.
     pub lanes: Vec<LaneGlance>,
-    /// Every lane that ever had a task in this shard, sorted by name.
+    /// The lanes that had a task in this shard, sorted by name. A reap removes an empty lane that its caller does not
+    /// serve.
     pub known: Vec<Lane>,
     /// Number of dead occurrences.
     pub dead: u64,

@@ -13,7 +13,7 @@ pub enum MoveRequest {
         /// the schedule goes on from there.
         new_key: bool,
     },
-    /// Due later. A paused task stays paused.
+    /// Gives the task a later due. A paused task stays paused.
     Skip(Skip),
 }
 
@@ -33,11 +33,11 @@ pub struct Skip {
 /// The answer to a [`MoveRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MoveAnswer {
-    /// The task has another due.
+    /// The task has this due now. A trigger of a paused task may keep the due that it had.
     Moved {
         /// The due.
         due: Timestamp,
-        /// Its former due, if a claim that expired had it: that message may still arrive.
+        /// Its former due, if that occurrence was handed out before: its message may still arrive.
         handed_out: Option<Timestamp>,
     },
     /// The answer to a trigger: nothing was written, because the task was due already.

@@ -134,7 +134,8 @@ pub struct Upcoming {
 /// The request to count the tasks of a lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CountRequest {
-    /// Also counts what waits from each border to before the next one. In order; each costs a search.
+    /// Also counts the waiting tasks from each border to before the next one. Borders are in ascending order; each one
+    /// costs a search.
     pub borders: Vec<Timestamp>,
 }
 

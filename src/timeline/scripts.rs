@@ -300,7 +300,7 @@ string_enum! {
         Scanned = "scanned",
         /// Tasks of a lane that wait.
         Upcoming = "upcoming",
-        /// How many tasks of a lane wait or are in flight.
+        /// How many tasks of a lane wait, are in flight or are paused.
         Counted = "counted",
         /// The lane or the task is paused.
         Paused = "paused",

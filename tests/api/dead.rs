@@ -226,7 +226,7 @@ async fn a_discard_that_exceeds_one_request_continues_with_a_cursor() {
         body = json!({"all": true, "cursor": cursor}).to_string();
     }
     assert_eq!(done, 2500);
-    assert!(rounds > 2500 / 64, "the time is looked at before each: {rounds}");
+    assert!(rounds > 2500 / 64, "the time is checked before each part of 64: {rounds}");
     assert_eq!(stage.tasks_of("").await, ["new"]);
 }
 

@@ -72,7 +72,7 @@ async fn stats_name_failing_destinations_and_readyz_counts_them() {
     let failing = FailingDestination {
         destination: "orders.cancel".into(),
         status: "at_fault",
-        since: Duration::from_secs(12),
+        failing_for: Duration::from_secs(12),
         detail: "no such topic".into(),
     };
     let sink = SinkState::new("orders", "kafka", BreakerState::Closed);

@@ -357,7 +357,7 @@ fn a_check_reports_a_replica_as_neither_an_address_nor_a_password_failure() {
     let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master.server.port.to_string()]);
     let (run, found) = check(&format!("[redis]\nurl = \"{}\"\n[sinks.a]\nurl = \"memory:\"\n", replica.url()));
     assert_eq!((run.code, &found["checks"][1]["kind"]), (Some(1), &json!("other")), "{}", run.out);
-    assert!(run.out.contains("it takes nothing: READONLY") || run.out.contains("MASTERDOWN"), "{}", run.out);
+    assert!(run.out.contains("it refuses calls: READONLY") || run.out.contains("MASTERDOWN"), "{}", run.out);
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn a_check_reports_a_full_redis_and_writes_nothing() {
     redis.limit_memory(-1024);
     let (run, found) = check(&config);
     assert_eq!((run.code, &found["checks"][1]["kind"]), (Some(1), &json!("other")), "{}", run.out);
-    assert!(run.out.contains("it takes nothing: OOM "), "{}", run.out);
+    assert!(run.out.contains("it refuses calls: OOM "), "{}", run.out);
     let keys: u64 = ::redis::cmd("DBSIZE").query(&mut redis.connect()).unwrap();
     assert_eq!(keys, 0, "a check writes nothing");
 }

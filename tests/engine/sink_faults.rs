@@ -263,7 +263,7 @@ async fn a_failing_destination_and_its_occurrences_are_shown_until_one_is_accept
     let [(shown, waiting)] = &sink.failing[..] else { panic!("{:?}", sink.failing) };
     assert_eq!((sink.failing_count, *waiting, shown.destination.as_str(), shown.status), (1, 2, "gone", "at_fault"));
     assert_eq!(shown.detail, "unknown topic `gone`");
-    assert!((seconds(18)..seconds(21)).contains(&shown.since), "{shown:?}");
+    assert!((seconds(18)..seconds(21)).contains(&shown.failing_for), "{shown:?}");
     let failed = bed.engine().failed_attempt(&id("a")).expect("it is published again");
     assert!(failed.attempts >= 5 && failed.detail == "unknown topic `gone`", "{failed:?}");
     assert_eq!(bed.engine().failed_attempt(&id("c")), None);

@@ -33,9 +33,9 @@ fn sink_killed(
     let config = config(&timeline, sink).replace("\"5s\"", "\"10s\"").replace("\"2s\"", "\"5s\"");
     let mut instance = Punctual::start(&(config + &more));
     let mut left = stored_keys(&timeline, &["default", "other"]);
-    let stage = ServerClock::new(left.now());
-    let load = Load::new(vec![instance.api()], &stage, "default", "out");
-    let other = Load::new(vec![instance.api()], &stage, "other", "out");
+    let clock = ServerClock::new(left.now());
+    let load = Load::new(vec![instance.api()], &clock, "default", "out");
+    let other = Load::new(vec![instance.api()], &clock, "other", "out");
     put_recurring(&instance.api(), &load, 20, 12);
     put_recurring(&instance.api(), &other, 20, 5);
     std::thread::scope(|scope| {

@@ -87,8 +87,8 @@ async fn every_task_that_stays_is_listed_whatever_happens_to_others(stage: Stage
             }
             2 => {
                 for (n, id) in staying.iter().enumerate().skip(parts * 10).step_by(3).take(60) {
-                    let about = TaskPauseRequest::Pause(PauseNote::default());
-                    let request = if n % 2 == 0 { about } else { TaskPauseRequest::Resume };
+                    let pause = TaskPauseRequest::Pause(PauseNote::default());
+                    let request = if n % 2 == 0 { pause } else { TaskPauseRequest::Resume };
                     stage.timeline.pause(stage.shard(), id, request, stage.soon()).await.unwrap();
                 }
             }
@@ -142,7 +142,7 @@ async fn a_list_shows_only_tasks_that_match_its_filter(stage: Stage) {
             assert_eq!(seen, wanted(range.clone()), "{filter:?}");
         }
     }
-    // Overdue by a second: those that were due 2010 ms ago, and those of 1010 ms ago, but not what is claimed.
+    // Overdue by a second: those that were due 2010 and 2009 ms ago, but not what is claimed.
     let overdue = stage.scan_all(filter(Some(TaskStatus::Overdue)), 50).await;
     assert_eq!(overdue.iter().map(|task| task.id.clone()).collect::<BTreeSet<_>>(), wanted(5..20));
     assert!(overdue.iter().all(|task| !task.in_flight && [at(0), at(1)].contains(&task.due)), "{overdue:?}");
@@ -161,7 +161,7 @@ async fn what_is_upcoming_is_listed_by_due_and_id(stage: Stage) {
     assert_eq!(stage.claim().await.1.occurrences.len(), 1);
     let requeued = stage.timeline.requeue(stage.shard(), &key(&ids[0], at(0)), None, stage.soon()).await;
     assert_eq!(requeued, Ok(RequeueAnswer::Requeued));
-    // Many with one due, in another order than that of their ids; an earlier and a later one.
+    // Many with one due; one with the highest id is due earlier, and one with a low id later.
     let (first, last) = (&ids[599], &ids[2]);
     stage.put_all(&ids[3..599], 5000).await;
     stage.put_all(std::slice::from_ref(first), 4000).await;

@@ -234,7 +234,7 @@ fn task_pause(text: &str) -> TaskPause {
 
 fn reap_at(text: &str) -> ReapAt {
     let at = text.strip_suffix(" late");
-    ReapAt { at: time(at.unwrap_or(text)), late: at.is_some() }
+    ReapAt { at: time(at.unwrap_or(text)), postponed: at.is_some() }
 }
 
 fn counts(text: &str) -> Counts {

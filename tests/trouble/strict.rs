@@ -63,7 +63,7 @@ fn a_redis_that_confirms_no_write_is_reported_at_the_start() {
         let url = scripted.url();
         format!("[redis]\nurl = \"{url}\"\ndurability = \"fsync\"\nstrict = {strict}\n[sinks.a]\nurl = \"memory:\"\n")
     };
-    let detail = "puts would be answered 503: `redis.durability` is `fsync`, and of a test write Redis did not";
+    let detail = "puts would be answered 503: `redis.durability` is `fsync`; a test write failed: Redis did not";
     let mut instance = Punctual::start(&config(false));
     instance.until("heard to warn", |instance| !instance.log_lines(&[" WARN ", detail, "appendfsync"]).is_empty());
     let file = tempfile::NamedTempFile::new().unwrap();

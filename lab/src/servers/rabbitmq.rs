@@ -37,7 +37,7 @@ pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Serve
     let mapper = Keeper::new(|_| Ok(vec!["epmd", "-port", &port, "-address", "127.0.0.1"]));
     let mapper = mapper.context("cannot start RabbitMQ's port mapper")?;
     mapper.start()?;
-    let distribution = free_port()?;
+    let distribution_port = free_port()?;
     let definitions = definitions(options).to_string();
     let plugins = format!("[{}].\n", options.plugins.join(","));
     let mut server = Server::start("rabbitmq-server", listens, |port, dir| {
@@ -49,7 +49,7 @@ pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Serve
         let folder = |name: &str| dir.join(name).display().to_string();
         let variables = [
             ("RABBITMQ_NODE_PORT", port.to_string()),
-            ("RABBITMQ_DIST_PORT", distribution.to_string()),
+            ("RABBITMQ_DIST_PORT", distribution_port.to_string()),
             ("RABBITMQ_CONFIG_FILE", write(dir, "rabbitmq.conf", &config)?),
             ("RABBITMQ_CONFIG_FILES", folder("no-more-files")),
             ("RABBITMQ_ENABLED_PLUGINS_FILE", write(dir, "plugins", &plugins)?),
@@ -75,22 +75,24 @@ pub async fn start_rabbitmq(options: &RabbitOptions<'_>) -> anyhow::Result<Serve
 /// If no node was started there, or no port is free.
 pub fn rabbitmqctl(node: &Server) -> io::Result<Command> {
     let environment = std::fs::read_to_string(node.log().with_file_name(ENVIRONMENT))?;
-    let own = free_port()?;
+    let own_port = free_port()?;
     let mut command = Command::new("env");
-    command.args(environment.lines()).args(["MIN", "MAX"].map(|end| format!("RABBITMQ_CTL_DIST_PORT_{end}={own}")));
+    command
+        .args(environment.lines())
+        .args(["MIN", "MAX"].map(|end| format!("RABBITMQ_CTL_DIST_PORT_{end}={own_port}")));
     command.arg(program("rabbitmqctl"));
     Ok(command)
 }
 
 /// The environment of the node and its tools, as arguments of `env`.
-fn environment(dir: &Path, mapper: u16) -> Vec<String> {
+fn environment(dir: &Path, mapper_port: u16) -> Vec<String> {
     [
         // The cookie is there.
         ("HOME", dir.display().to_string()),
         // Each node has its own port mapper, so all can have the same name.
         ("RABBITMQ_NODENAME", "punctual@localhost".to_owned()),
         ("RABBITMQ_CONF_ENV_FILE", "/dev/null".to_owned()),
-        ("ERL_EPMD_PORT", mapper.to_string()),
+        ("ERL_EPMD_PORT", mapper_port.to_string()),
         ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
         ("ERL_ZFLAGS", "-start_epmd false".to_owned()),
     ]
@@ -98,7 +100,7 @@ fn environment(dir: &Path, mapper: u16) -> Vec<String> {
     .to_vec()
 }
 
-/// Debian's wrappers on the PATH insist on one of two users.
+/// The path of a program of RabbitMQ. Those on the PATH are Debian's wrappers, which only two users may run.
 fn program(name: &str) -> PathBuf {
     let path = PathBuf::from("/usr/lib/rabbitmq/bin").join(name);
     if path.is_file() { path } else { name.into() }

@@ -6,7 +6,7 @@ use crate::config::{Config, ConfigError, ConfigFault};
 
 /// The result of one check.
 pub(super) struct Finding {
-    /// `configuration`, `timeline`, `sink <name>`, or `lane <name>`.
+    /// `configuration`, `timeline`, `sink <name>`, `lane <name>` or `door <name>`.
     pub(super) of: String,
     pub(super) result: Result<String, CheckFailure>,
     /// What works but is probably not intended: text and hint.
@@ -23,7 +23,7 @@ pub(super) struct CheckFailure {
 /// The kind of a failure, which decides the exit code.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    Other,
+    Refused,
     Missing,
     Unreadable,
     Configuration,
@@ -35,7 +35,7 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) fn code(self) -> u8 {
         match self {
-            Kind::Other | Kind::Missing | Kind::Unreadable => 1,
+            Kind::Refused | Kind::Missing | Kind::Unreadable => 1,
             Kind::Configuration => 2,
             Kind::Unreachable => 3,
             Kind::LogIn => 4,
@@ -45,7 +45,8 @@ impl Kind {
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Other => "other",
+            Kind::Refused => "other",
+            // What a door reads, or a destination.
             Kind::Missing | Kind::Unreadable => "missing",
             Kind::Configuration => "configuration",
             Kind::Unreachable => "unreachable",
@@ -57,7 +58,7 @@ impl Kind {
     /// The beginning of the error text.
     fn detail(self) -> &'static str {
         match self {
-            Kind::Other => "it takes nothing",
+            Kind::Refused => "it refuses calls",
             Kind::Missing => "messages would be refused",
             Kind::Unreadable => "it cannot be read",
             Kind::Configuration => "it cannot be used",
@@ -69,11 +70,13 @@ impl Kind {
 
     fn hint(self, option: &str) -> Option<String> {
         match self {
-            Kind::Other | Kind::Missing | Kind::Unreadable | Kind::Configuration => None,
+            Kind::Refused | Kind::Missing | Kind::Unreadable | Kind::Configuration => None,
             Kind::Unreachable => {
                 Some(format!("start it, or name another address in `{option}`; if it runs, it may hang"))
             }
-            Kind::LogIn => Some(format!("the user and the password are in `{option}`")),
+            Kind::LogIn => Some(format!(
+                "the user is in `{option}`, and the password is there or in a file that an option beside it names"
+            )),
             Kind::Untrusted => Some("`tls.ca_file` names a file with the authorities to trust".to_owned()),
         }
     }

@@ -1,7 +1,8 @@
 //! `punctual check`: checks that an instance would start and reach everything in its configuration.
 //!
-//! It reads the configuration, connects, logs in, and looks for the destinations of lanes. It publishes no message and
-//! writes nothing. All checks run in parallel, each with a time limit, and all findings are reported.
+//! It reads the configuration, connects, logs in, and looks for the destinations of lanes and for what doors read and write.
+//! It publishes no message and writes nothing. The checks of the timeline, of each sink with its lanes, and of each door run
+//! in parallel. Each has a time limit, and all findings are reported.
 
 mod destinations;
 mod finding;
@@ -196,7 +197,7 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
         }),
         Err(error) => {
             let (kind, detail) = kind_and_detail(error);
-            Err(CheckFailure::new(config, &format!("sinks.{name}.url"), kind, detail))
+            Err(CheckFailure::new(config, &sink_url(name), kind, detail))
         }
     };
     Finding { of: format!("sink {name}"), result, warnings: Vec::new() }
@@ -205,27 +206,26 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
 async fn ask_door(config: &Config, door: &Door) -> Finding {
     let limit = door.sink.answer_timeout() + TIMEOUT_MARGIN;
     let path = |key: &str| format!("doors.{}.{key}", door.name);
+    let url = sink_url(config.doors.get(&door.name).map_or("", |section| &section.sink));
     let mut warnings = Vec::new();
     let result = match timeout(limit, door.source.check()).await {
         Ok(Ok(())) => match missing(door, door.rejected.as_deref()).await {
             Some(detail) => Err(CheckFailure::new(config, &path("rejected"), Kind::Missing, detail)),
             None => Ok(format!("{}: {}", door.from, door.source.kind())),
         },
-        Ok(Err(SourceError::Away(away))) => {
-            Err(CheckFailure::new(config, &path("sink"), kind(away.cause), away.detail))
-        }
+        Ok(Err(SourceError::Away(away))) => Err(CheckFailure::new(config, &url, kind(away.cause), away.detail)),
         Ok(Err(SourceError::Missing(detail))) => {
             Err(CheckFailure::new(config, &path("from"), Kind::Unreadable, detail))
         }
         Err(_) => {
             let detail = format!("no answer within {limit:?}");
-            Err(CheckFailure::new(config, &path("sink"), Kind::Unreachable, detail))
+            Err(CheckFailure::new(config, &url, Kind::Unreachable, detail))
         }
     };
     if result.is_ok()
         && let Some(detail) = missing(door, door.to.as_deref()).await
     {
-        let hint = format!("make it, or messages are dead after `patience`; it is named in `{}`", path("to"));
+        let hint = format!("make it, or messages are dead after `patience`; `{}` names it", path("to"));
         warnings.push((format!("messages would be refused: {detail}"), Some(hint)));
     }
     Finding { of: format!("door {}", door.name), result, warnings }
@@ -238,6 +238,11 @@ async fn missing(door: &Door, destination: Option<&str>) -> Option<String> {
         Ok(Ok(DestinationState::Missing(detail))) => Some(format!("`{destination}`: {detail}")),
         _ => None,
     }
+}
+
+/// The option with the address of a sink.
+fn sink_url(name: &str) -> String {
+    format!("sinks.{name}.url")
 }
 
 /// The kind and the text of a sink's error.
@@ -254,6 +259,6 @@ fn kind(cause: Cause) -> Kind {
         Cause::Unreachable => Kind::Unreachable,
         Cause::LogIn => Kind::LogIn,
         Cause::Untrusted => Kind::Untrusted,
-        Cause::Refused => Kind::Other,
+        Cause::Refused => Kind::Refused,
     }
 }

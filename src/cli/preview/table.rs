@@ -73,8 +73,8 @@ pub(super) fn show(arguments: &PreviewArguments, text: &str, now: Timestamp) -> 
     say(&rows.iter().map(line).collect::<String>())
 }
 
-/// The first dues of a task that is put at `from`, at most `most`. With `to` they are those of the time from `from`,
-/// which is included, until before `to`.
+/// The first dues of a task that is put at `from`, at most `most`. With `to` they end before it, and a due at `from`
+/// itself counts if the schedule fixes the times: `cron`, or `every` with a start.
 fn dues(
     schedule: &Schedule,
     id: &TaskId,

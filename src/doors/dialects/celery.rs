@@ -1,7 +1,8 @@
 //! The dialect `celery`: tasks of Celery with an `eta` or a `countdown`. <https://docs.celeryq.dev/en/stable/internals/protocol.html>
 //!
 //! - The header `eta` is the due, the header `id` the id of the task.
-//! - The option `exchanges` tells the exchange for each exchange that a message came by. Its routing key stays.
+//! - The option `exchanges` names, for each exchange that a message came by, the exchange that its task is published
+//!   to. The routing key stays.
 
 use std::time::Duration;
 

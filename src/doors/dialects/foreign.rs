@@ -75,7 +75,8 @@ impl<'a> ForeignTask<'a> {
 
     /// The native headers of the task.
     fn adapt(&self, native: NativeHeaders) -> NativeHeaders {
-        // The content type of the payload stands for it. In RabbitMQ that is a property, and the header is another one.
+        // The payload has the content type, so a list of headers does not repeat it. In RabbitMQ the content type is a
+        // property: a header with this name is an ordinary header, and stays.
         let is_header = matches!(native, NativeHeaders::List(_));
         let native = native.retain(|name| !is_header || name != sink_headers::CONTENT_TYPE);
         let native = self.headers.iter().fold(native, |native, (name, value)| native.with(name, value));
@@ -108,7 +109,7 @@ impl<'a> ForeignTask<'a> {
     fn payload(&self) -> Result<Payload, Rejection> {
         let body = body(self.door, self.message).map_err(|fault| Rejection::of(&[fault]))?;
         let Some(bytes) = body else { return Ok(Payload::Tombstone) };
-        // In RabbitMQ the property stands there, too, and a header of that name is another one.
+        // For RabbitMQ the source writes the property here, and leaves out a header with this name.
         let texts =
             self.message.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(sink_headers::CONTENT_TYPE));
         let mut texts = texts.filter_map(|(_, value)| String::from_utf8(value.to_vec()).ok());

@@ -209,15 +209,16 @@ fn id_of_record_key(door: &Door, record: &Incoming) -> Result<TaskId, Rejection>
     }
 }
 
-/// The instruction for a task of a message, if the limits of the door allow it.
+/// The instruction for a task of a message. If the task was due too long ago, it is not put.
 ///
 /// # Errors
-/// If they do not.
+/// If the limits of the door do not allow the task, or the timeline's checks of a put would refuse it.
 fn put(door: &Door, intake: &Intake, new: NewTask, names_id: bool, now: Timestamp) -> Result<Instruction, Rejection> {
     let not_allowed = |error: NotAllowed| Rejection::new(error.code(), format!("the door is {error}"));
     door.allowed.check_message(intake, &new.lane, &new.task.message).map_err(not_allowed)?;
     let rejection = |error: PutError| Rejection::new(error.code().unwrap_or("internal"), error.to_string());
-    // All that a put would refuse: otherwise it could take the place of an earlier one, and then be rejected.
+    // A put that would be refused is rejected here. Otherwise it could supersede an earlier put of its batch, and then
+    // be refused itself.
     intake.check(&new.lane, Some(&new.task.message)).map_err(rejection)?;
     let first = new.task.schedule.first(&new.id, now).map_err(|error| rejection(error.into()))?;
     let due = first.ok_or_else(|| rejection(PutError::Never))?;

@@ -2,8 +2,9 @@
 //! <https://github.com/rabbitmq/rabbitmq-delayed-message-exchange>
 //!
 //! - The header `x-delay` is the delay in ms. Without it, or if it is not above 0, the message is due at once.
-//! - The option `exchanges` tells the exchange for each exchange that a message came by. Its routing key stays.
-//! - As from the plugin, the message has its delay below 0.
+//! - The option `exchanges` names, for each exchange that a message came by, the exchange that its task is published
+//!   to. The routing key stays.
+//! - The published message has the negated delay in `x-delay`, as the plugin writes it.
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub(super) fn read(door: &Door, intake: &Intake, message: &Incoming, now: Timest
 /// The delay, as the plugin reads it. Zero is at once.
 ///
 /// # Errors
-/// If it is a text that is no whole number, with which the plugin crashes.
+/// If it is a text that is no whole number, with which the plugin crashes, or a float that is not finite.
 fn delay(value: Option<HeaderValue<'_>>) -> Result<Duration, Rejection> {
     let bad = |text: &str| Rejection::new("bad_delay", format!("`{DELAY}` is a whole number of ms, not `{text}`"));
     let ms = match value {

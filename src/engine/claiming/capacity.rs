@@ -9,14 +9,16 @@ use tokio::time::{Instant, timeout};
 /// A claim waits until this many KiB are free, so that it does not take a few records at a time.
 const MIN_FREE_KIB: usize = 256;
 
-/// How long a claim waits for capacity for a full batch. Many small claims would cost Redis and the sink more calls. A sink
-/// with 5000 messages per second frees a full batch in a tenth of a second.
+/// How long a claim waits for capacity for a full batch, or for a quarter of all capacity if that is less. Many small
+/// claims would cost Redis and the sink more calls. A sink with 5000 messages per second frees a full batch in a tenth
+/// of a second.
 const PLENTY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// After a wait that did not help, claims skip this wait for this long, because part of the capacity is stuck.
 const NO_WAIT_TIME: Duration = Duration::from_secs(1);
 
-/// The wait helped if at least one part in this many of `plenty` became free: the sink is slow but makes progress.
+/// The wait helped if at least this part of the awaited occurrences is free, here an eighth: the sink is slow but makes
+/// progress.
 const HELPFUL_PART: u32 = 8;
 
 /// Capacity for occurrences in flight.

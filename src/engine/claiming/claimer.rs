@@ -75,8 +75,8 @@ impl Claimer {
         }
     }
 
-    /// Waits for a future, at most `MAX_SLEEP`, so that the loop reports that it is alive. Returns `None` once the
-    /// engine stops.
+    /// Waits for a future, at most `MAX_SLEEP`, so that the loop reports that it is alive. Returns `None` after that
+    /// time, or once the engine stops.
     async fn unless_stopping<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -241,7 +241,7 @@ impl Claimer {
         self.lane.metrics.unreadable.inc_by(count(next_claim.unreadable()) - count(unreadable));
     }
 
-    /// Handles a failed claim: returns occurrences that it may have taken, and pauses.
+    /// Handles a failed claim: returns the occurrences that it may have taken, or pauses before the next claim.
     async fn failed(&self, refused: &mut bool, token: Token, error: TimelineError) {
         match error {
             TimelineError::Away(_) | TimelineError::Late | TimelineError::Moving => {

@@ -1,5 +1,5 @@
-//! Limits the claim calls of a lane to one server of the timeline. A claimer takes capacity of the lane before it asks. The
-//! claimers of a server that does not answer would otherwise hold all capacity, and the shards of other servers had none.
+//! Limits the claim calls of a lane to one server of the timeline. A claimer takes capacity of the lane before it asks.
+//! Otherwise the claimers of a server that does not answer would hold all capacity, and leave none for other servers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

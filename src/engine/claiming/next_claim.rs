@@ -56,7 +56,8 @@ pub(in crate::engine) struct NextClaim {
     oldest_at: Option<Timestamp>,
     /// Whether the next claim takes the newest.
     newest_next: bool,
-    /// Whether the last claim saw suspects. The next claim is for them if the claimer gets the permit.
+    /// Whether there are suspects, as far as the claims so far have shown. The next claim is for them if the claimer
+    /// gets the permit.
     suspects_next: bool,
     /// The position behind which it looks for suspects.
     suspects_behind: Option<DuePosition>,
@@ -78,7 +79,7 @@ pub(in crate::engine) struct LaneNow {
 /// What is known of unreadable occurrences.
 #[derive(Debug, Default)]
 struct Unreadable {
-    /// How many the last claim left out.
+    /// How many the last claim from the oldest left out.
     seen: u64,
     /// Whether the next claim asks for them.
     next: bool,
@@ -118,17 +119,20 @@ impl NextClaim {
         self.head.into_iter().chain(self.oldest_at).min()
     }
 
-    /// When an instance of this rank makes the next claim. What it leaves to others is forgotten, until a glance shows it.
+    /// When an instance of this rank makes the next claim. It forgets a due that it leaves to other instances, until a
+    /// glance shows that due again.
     pub(in crate::engine) fn asks_at(&mut self, rank: Rank, has_returns: bool, now: Timestamp) -> Option<Timestamp> {
         let at = self.next_at(has_returns, now);
-        // Nobody else asks whether the lane is paused, or for what only this claimer has seen.
+        // Other instances may not know of the pause, the suspects or the unreadable occurrences that this claimer has
+        // seen.
         if self.paused_until.is_some() || self.suspects_next || self.unreadable.seen > 0 {
             return at;
         }
         if rank != Rank::Other {
             return at.and_then(|at| rank.asks_at(at, now));
         }
-        // Returned occurrences stand at the head and look overdue, so it only looks when it is asked to.
+        // Returned occurrences stand at the head and look overdue. While there are any, only a signal to look starts a
+        // claim.
         let head = self.head.filter(|head| !has_returns || *head == Timestamp::MIN_DUE);
         self.head = head.filter(|head| rank.asks_at(*head, now).is_some());
         self.head

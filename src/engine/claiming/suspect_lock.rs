@@ -61,7 +61,7 @@ impl SuspectLock {
         queue.is_next(signal, Instant::now())
     }
 
-    /// Leaves the queue, because there are no suspects any more.
+    /// Leaves the queue, because the claimer has seen no suspects, or because its lane is paused.
     pub(in crate::engine) fn leave(&self, signal: &Arc<WakeSignal>) {
         let mut queue = self.0.lock();
         queue.leave(signal);

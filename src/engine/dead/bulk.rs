@@ -74,8 +74,8 @@ impl Intake {
     /// `time_limit` from now; the result then says where to continue.
     ///
     /// # Errors
-    /// An error of the timeline, if it came before the first result. A later error ends the request with its results
-    /// and the position to continue from.
+    /// An error of the timeline, if no occurrence was requeued before it. A later error ends the request with its
+    /// results and the position to continue from.
     pub async fn requeue_all(
         &self,
         filter: &DeadFilter,
@@ -158,8 +158,8 @@ impl Intake {
         }
     }
 
-    /// Requeues or discards a slice, in order. Returns the position of the last entry before the first entry without a
-    /// definite result.
+    /// Requeues, discards or counts the entries of a slice, several at a time. Returns the position of the last entry
+    /// before the first entry without a definite result.
     async fn bulk_slice(
         &self,
         action: BulkAction,
@@ -230,7 +230,8 @@ impl Intake {
 }
 
 impl SliceEnd {
-    /// Which of two ends is reported: one whose effect is unknown first, then other errors, then that the time is over.
+    /// Which of two ends is reported: first an error with an unknown effect, then a reply that cannot be parsed, then
+    /// any other error, then the time limit.
     fn or(self, other: SliceEnd) -> SliceEnd {
         let rank = |end: &SliceEnd| match end {
             SliceEnd::Failed(TimelineError::Unknown(_) | TimelineError::Unconfirmed(_)) => 0,

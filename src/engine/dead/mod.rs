@@ -44,11 +44,11 @@ pub struct DeadSummary {
     pub cursor: DeadCursor,
     /// Its lane; `None` if the record was not read, or this version cannot parse it. Reason and detail may then be empty.
     pub lane: Option<Lane>,
-    /// Its destination; `None` if neither the task nor its lane names one.
+    /// Its destination; `None` without a lane here, or if neither the task nor its lane names one.
     pub destination: Option<String>,
     /// Why it is dead.
     pub reason: String,
-    /// The error text of the broker.
+    /// The error text of the broker, or of a check of punctual.
     pub detail: String,
 }
 
@@ -154,7 +154,7 @@ impl Intake {
     /// Returns a dead occurrence to its lane: it is due now, under its old key.
     ///
     /// # Errors
-    /// If no instance serves its lane, or an error of the timeline.
+    /// If its lane is not configured, if this version cannot parse the record, or an error of the timeline.
     pub async fn requeue(&self, key: &Key, time_limit: Duration) -> Result<RequeueAnswer, RequeueError> {
         let (shard, not_after) = self.shard_until(&key.task, time_limit);
         match self.dead_one(key).await {

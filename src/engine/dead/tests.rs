@@ -164,7 +164,7 @@ async fn a_requeue_leaves_unreadable_and_unserved_occurrences_dead() {
     assert_eq!(all(&intake, &DeadFilter::default(), 10).await, &keys[..2]);
 }
 
-/// Another may have requeued it, and it may have died of something else, which is not what was asked for.
+/// Another caller may have requeued it, and it may have died again for another reason than the one in the filter.
 #[tokio::test]
 async fn an_occurrence_that_died_again_after_the_scan_is_left_alone() {
     for action in [BulkAction::Requeue, BulkAction::Discard] {
@@ -183,7 +183,7 @@ async fn an_occurrence_that_died_again_after_the_scan_is_left_alone() {
     }
 }
 
-/// A timeline may be asked to look by any number of people: others' calls find room between two looks.
+/// Any number of callers may browse the dead at once. The pause between two browses leaves time for all other calls.
 #[tokio::test(start_paused = true)]
 async fn a_browse_of_the_dead_waits_for_the_previous_one_and_for_its_pause() {
     let (intake, _) = with_dead(10);

@@ -182,8 +182,9 @@ impl QuotaShare {
         self.of_lane.reason == QuotaReason::FirstTry
     }
 
-    /// Notes that the destination is at fault. Returns whether the destinations at fault are within their limit. They
-    /// may exceed it, because some of them took their part while they were only failing.
+    /// Notes that the destination is at fault. Returns whether the occurrence may keep its part: the destinations at
+    /// fault are within their limit, or it is the only occurrence of a destination that accepted messages before. They
+    /// may exceed the limit, because some of them took their part while they were only failing.
     pub(in crate::engine) fn is_within_at_fault(&mut self) -> bool {
         self.of_lane.set_at_fault();
         self.of_sink.set_at_fault();

@@ -7,7 +7,7 @@ use punctual_sinks::Fault;
 use tokio::time::Instant;
 
 /// If the sink does not name the destination as the cause, it is at fault only after failing this long. A nack or a
-/// change of leader ends sooner.
+/// change of leader ends sooner. It is also the patience of a new destination once the shared one is used up.
 pub(super) const FAULT_DELAY: Duration = Duration::from_secs(2);
 
 /// The pause between two trials of a destination that is given up.
@@ -16,7 +16,7 @@ pub(super) const TRIAL_INTERVAL: Duration = Duration::from_secs(5);
 /// The health of a destination, from good to bad.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::engine) enum Health {
-    /// No message failed there lately.
+    /// No message failed there lately, or one was accepted since.
     #[default]
     Well,
     /// Messages fail there, but that says nothing about the destination yet.
@@ -78,7 +78,7 @@ impl Failures {
         self.blamed_by_sink |= is_blamed(fault);
     }
 
-    /// Whether the last failure says that the destination exists and is overloaded.
+    /// Whether every failure, since the last one that said it is overloaded, allows that it still is.
     pub(super) fn is_overloaded(&self) -> bool {
         self.observed.is_some() && self.counted.is_none()
     }
@@ -93,7 +93,7 @@ impl Failures {
     }
 
     /// Whether a message that was sent at `sent` and accepted ends them.
-    pub(super) fn end_with(&self, sent: Instant) -> bool {
+    pub(super) fn are_ended_by(&self, sent: Instant) -> bool {
         self.blamed_by_sink || self.observed.is_some_and(|(first, _)| first <= sent)
     }
 
@@ -132,7 +132,8 @@ pub(super) fn is_blamed(fault: Fault) -> bool {
     matches!(fault, Fault::Destination | Fault::Refusing)
 }
 
-/// Whether the destination exists and takes no messages at present. Its messages wait without end.
+/// Whether the destination, or the part of it that would take the message, takes none at present. Its messages wait without
+/// end.
 pub(super) fn is_overload(fault: Fault) -> bool {
     matches!(fault, Fault::Refusing | Fault::Unavailable)
 }

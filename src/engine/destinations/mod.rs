@@ -1,5 +1,5 @@
-//! Tracks the health of the destinations of a sink. A destination is noted by name after a failure and forgotten once all
-//! is well.
+//! Tracks the health of the destinations of a sink. A destination is noted by name after a failure, and forgotten when no
+//! message was accepted or failed there for ten minutes.
 //!
 //! A destination is at fault in two cases: the sink says so (unknown, without a stream, not authorised, full), or it has
 //! accepted nothing since a failure while the sink accepted messages for others. If it is overloaded, its messages wait
@@ -26,16 +26,18 @@ pub(in crate::engine) use self::health::Health;
 use self::health::{FAULT_DELAY, Failures, TRIAL_INTERVAL, is_blamed, is_overload};
 use self::new_destinations::{AcceptingDestinations, NewDestinations};
 
-/// How long a destination without new failures is remembered: longer than the retries of any occurrence.
+/// How long a destination is remembered after its last failure or accepted message: longer than the retries of any
+/// occurrence.
 const MEMORY_TIME: Duration = Duration::from_secs(600);
 
 /// Maximum number of destinations that are remembered.
 const MAX_DESTINATIONS: usize = 10_000;
 
-/// The destinations of one sink that failed lately.
+/// The destinations of one sink.
 pub(in crate::engine) struct Destinations {
     patience: Duration,
-    failing: RecentMap<Destination>,
+    /// Those at which a message failed.
+    remembered: RecentMap<Destination>,
     accepting: AcceptingDestinations,
     new: NewDestinations,
     /// The send time of the last message that any destination accepted.
@@ -52,7 +54,7 @@ struct Destination {
     trial: Option<Instant>,
     /// The broker's last error text.
     detail: String,
-    /// The worst health since it was forgiven, which was reported.
+    /// The worst health since it was forgiven. From [`Health::AtFault`] on it was logged.
     reported: Health,
 }
 
@@ -70,7 +72,7 @@ pub(in crate::engine) struct Acceptance {
     /// It ended failures, or was the first message that the destination accepted. In both cases, earlier occurrences
     /// may have returned to the lane.
     pub(in crate::engine) is_change: bool,
-    /// The destination was reported to be at fault or given up before.
+    /// The log said before that the destination is at fault or given up.
     pub(in crate::engine) is_recovery: bool,
 }
 
@@ -81,8 +83,8 @@ pub struct FailingDestination {
     pub destination: String,
     /// How it is doing: `failing`, `refusing`, `at_fault` or `given_up`.
     pub status: &'static str,
-    /// Since when messages fail there.
-    pub since: Duration,
+    /// For how long messages have failed there.
+    pub failing_for: Duration,
     /// The broker's last error text.
     pub detail: String,
 }
@@ -102,8 +104,8 @@ pub(in crate::engine) struct FailedPublish<'a> {
 }
 
 impl FailedPublish<'_> {
-    /// If the destination accepted another message that was sent after this moment, the failed message may be at fault
-    /// itself. `None` if no other message can show that.
+    /// If the destination accepted another message that was sent after this moment, the failed message may itself be the
+    /// cause. `None` if an accepted message would not show that.
     fn comparable_since(&self) -> Option<Instant> {
         match self.trouble.fault {
             Fault::Unclear => Some(self.first_failure),
@@ -151,7 +153,7 @@ pub(in crate::engine) enum DestinationGate {
 }
 
 impl Destinations {
-    /// No destination has failed yet. A failing destination is given up after `patience`. The `configured` ones are not
+    /// No destination has failed yet. A destination at fault is given up after `patience`. The `configured` ones are not
     /// new.
     pub(in crate::engine) fn new<'a>(
         patience: Duration,
@@ -161,7 +163,7 @@ impl Destinations {
         configured.into_iter().for_each(|destination| _ = accepting.insert(destination));
         Destinations {
             patience,
-            failing: RecentMap::new(MEMORY_TIME, MAX_DESTINATIONS),
+            remembered: RecentMap::new(MEMORY_TIME, MAX_DESTINATIONS),
             accepting,
             new: NewDestinations::default(),
             sink_accepted: None,
@@ -175,13 +177,13 @@ impl Destinations {
         if is_first {
             self.new.accepted(destination);
         }
-        if self.failing.get_mut(destination).is_none() {
+        if self.remembered.get_mut(destination).is_none() {
             return Acceptance { is_change: is_first, is_recovery: false };
         }
-        let known = self.failing.touch(destination, Instant::now(), Destination::default);
+        let known = self.remembered.touch(destination, Instant::now(), Destination::default);
         known.accepted = known.accepted.max(Some(sent));
-        let forgiven = known.failures.end_with(sent);
-        let is_recovery = forgiven && known.reported > Health::Well;
+        let forgiven = known.failures.are_ended_by(sent);
+        let is_recovery = forgiven && known.reported >= Health::AtFault;
         if forgiven {
             known.forgive();
         }
@@ -195,7 +197,7 @@ impl Destinations {
 
     /// Forgets all failures, because the whole sink was unavailable.
     pub(in crate::engine) fn forgive_all(&mut self) {
-        self.failing.values_mut().for_each(Destination::forgive);
+        self.remembered.values_mut().for_each(Destination::forgive);
         self.new = NewDestinations::default();
     }
 
@@ -208,7 +210,7 @@ impl Destinations {
         if is_new {
             self.new.failed(destination, now, trouble.fault, patience);
         }
-        let known = self.failing.touch(destination, now, Destination::default);
+        let known = self.remembered.touch(destination, now, Destination::default);
         known.failures.add(now, trouble.fault, patience);
         trouble.detail.clone_into(&mut known.detail);
         let accepted = known.accepted;
@@ -239,7 +241,7 @@ impl Destinations {
             return self.gate_of_spared(destination, now);
         }
         let is_new = self.is_new(destination);
-        let Some(known) = self.failing.get_mut(destination) else { return DestinationGate::Open };
+        let Some(known) = self.remembered.get_mut(destination) else { return DestinationGate::Open };
         if known.trial.is_none_or(|last| now.duration_since(last) >= TRIAL_INTERVAL) {
             known.trial = Some(now);
             return DestinationGate::Trial { is_new };
@@ -261,21 +263,21 @@ impl Destinations {
 
     /// The trial that the gate allowed is not sent.
     pub(in crate::engine) fn trial_unused(&mut self, destination: &str) {
-        if let Some(known) = self.failing.get_mut(destination) {
+        if let Some(known) = self.remembered.get_mut(destination) {
             known.trial = None;
         }
     }
 
-    /// Whether no destination failed lately, so that the gate can be skipped.
+    /// Whether no destination is remembered, so that the gate can be skipped.
     pub(in crate::engine) fn all_well(&self) -> bool {
-        self.failing.is_empty()
+        self.remembered.is_empty()
     }
 
     /// How many destinations fail now, and up to `max` of them, the worst first.
     pub(in crate::engine) fn failing(&self, now: Instant, max: usize) -> (usize, Vec<FailingDestination>) {
         let health = |(destination, known)| (self.health(destination, now), destination, known);
         let mut failing: Vec<(Health, &str, &Destination)> =
-            self.failing.iter(now).map(health).filter(|(health, ..)| *health > Health::Well).collect();
+            self.remembered.iter(now).map(health).filter(|(health, ..)| *health > Health::Well).collect();
         let count = failing.len();
         failing.sort_unstable_by_key(|(health, destination, _)| (std::cmp::Reverse(*health), *destination));
         let shown = failing.into_iter().take(max).map(|(health, destination, known)| FailingDestination {
@@ -284,7 +286,7 @@ impl Destinations {
                 true => "refusing",
                 false => health.as_str(),
             },
-            since: known.failures.age(now),
+            failing_for: known.failures.age(now),
             detail: known.detail.clone(),
         });
         (count, shown.collect())
@@ -293,7 +295,7 @@ impl Destinations {
     /// The health of a destination, by the rules in [`Failures::health`]. A new destination may share its patience with
     /// other new ones.
     fn health(&self, destination: &str, now: Instant) -> Health {
-        let Some(known) = self.failing.get(destination, now) else { return Health::Well };
+        let Some(known) = self.remembered.get(destination, now) else { return Health::Well };
         let give_up_after =
             if self.shares_patience(destination, now) { FAULT_DELAY.min(self.patience) } else { self.patience };
         known.failures.health(now, self.sink_accepted, self.patience, give_up_after)
@@ -301,7 +303,7 @@ impl Destinations {
 
     /// Returns this health if it is a fault and worse than what was reported before, and notes that it is reported.
     fn report(&mut self, destination: &str, health: Health) -> Option<Health> {
-        let known = self.failing.get_mut(destination)?;
+        let known = self.remembered.get_mut(destination)?;
         let is_news = health >= Health::AtFault && health > known.reported;
         known.reported = known.reported.max(health);
         is_news.then_some(health)

@@ -61,7 +61,7 @@ impl NewDestinations {
         self.last_failure = Some(now);
         if self.names.len() >= MAX_NEW_FAILING {
             match is_overload(fault) {
-                // A full name does not lengthen the patience of missing ones.
+                // A failure at a full destination does not extend the patience of missing destinations.
                 true => self.failures.observe(now, fault, patience),
                 false => self.failures.add(now, fault, patience),
             }

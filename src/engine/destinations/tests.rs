@@ -157,7 +157,7 @@ fn the_number_of_remembered_destinations_is_bounded() {
     for n in 0..MAX_DESTINATIONS as u64 * 2 {
         failed(&mut all, &n.to_string(), start, start + Duration::from_millis(n), Fault::Unclear, "nack");
     }
-    assert!(all.failing.len() <= MAX_DESTINATIONS);
+    assert!(all.remembered.len() <= MAX_DESTINATIONS);
 }
 
 #[test]

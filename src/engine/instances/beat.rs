@@ -9,11 +9,11 @@ use super::recent::{OutcomeCounter, OutcomeCounts};
 use crate::task::Lane;
 use crate::timeline::MAX_BEAT_BYTES;
 
-/// The names of lanes take at most so much of a beat. Lanes that do not fit are left to others, which is right for them and
-/// costs this instance only its place.
+/// Maximum size of a beat up to the end of its lanes, in bytes. For a lane that does not fit, other instances compute
+/// their ranks as if this instance did not serve it.
 const MAX_LANE_BYTES: usize = 2048;
 
-/// The names of unavailable sinks take at most so much of a beat.
+/// Maximum size of the names of unavailable sinks in a beat, in bytes.
 const MAX_SINK_BYTES: usize = 512;
 
 /// A beat. As text: the id of the instance, a space, its lanes, separated by commas, a space, and its report in JSON.
@@ -33,7 +33,7 @@ pub(super) struct BeatReport {
     /// The sinks whose breaker is open, as many as fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unavailable_sinks: Vec<String>,
-    /// The outcomes since the last beat that had those of the lane.
+    /// The outcomes of each lane since the last beat that contained outcomes of this lane.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) outcomes: BTreeMap<Lane, OutcomeCounts>,
 }
@@ -55,7 +55,7 @@ impl Beat {
     pub(super) fn take_outcomes<'a>(&mut self, counters: impl Iterator<Item = (&'a Lane, &'a OutcomeCounter)>) -> bool {
         let mut bytes = self.pack().len() + r#","outcomes":{}"#.len();
         let mut counters: Vec<_> = counters.collect();
-        // If they do not fit for long, no lane is always the last.
+        // Starts at a random lane; otherwise the same lanes would be left out whenever the outcomes do not fit.
         let first = if counters.is_empty() { 0 } else { rand::random_range(0..counters.len()) };
         counters.rotate_left(first);
         for (lane, counter) in counters {

@@ -32,7 +32,7 @@ use crate::task::Lane;
 /// How often an instance looks whether its own lanes or those of others have changed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The pause between two beats is at least this long while nothing changes, and at most 0.2 s longer.
+/// The pause between two beats is at least this long while nothing changes, and at most 0.3 s longer.
 const MIN_BEAT_INTERVAL: Duration = Duration::from_millis(900);
 
 /// Maximum number of beats in a row, if the outcomes of all lanes do not fit into one.
@@ -163,7 +163,8 @@ fn log_silent(silent: &[Arc<InstanceState>]) {
     }
 }
 
-/// Sets the ranks of this instance. A claimer whose rank is better now looks for what others may have left.
+/// Sets the ranks of this instance. A claimer whose rank is better now claims at once, because other instances may have
+/// left due tasks to it.
 fn follow(context: &Context, view: &View, now: Instant) {
     context.metrics.instances.set(i64::try_from(view.count()).unwrap_or(i64::MAX));
     for (lane, lane_context) in &context.lanes {

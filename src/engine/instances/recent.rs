@@ -68,7 +68,7 @@ impl OutcomeCounts {
     }
 
     /// The lateness that this share of the messages did not exceed, estimated within its bucket as Prometheus does; `None` if
-    /// there are none. A message beyond the last bucket counts as in it.
+    /// there are none. A message beyond the last bucket counts with the bound of that bucket.
     fn quantile(&self, share: f64) -> Option<Duration> {
         let wanted = self.lateness.iter().map(|count| *count as f64).sum::<f64>() * share;
         let mut before = 0.0;
@@ -153,7 +153,7 @@ impl RecentOutcomes {
         }
     }
 
-    /// The rate of each lane of which something was published.
+    /// The rate of each lane with outcomes, also if no message was accepted.
     pub(super) fn rates(&self, now: Instant) -> BTreeMap<Lane, PublishRate> {
         // Each instance sends about one beat in a whole second.
         let is_whole = |from: Instant| (SECOND..WINDOW + SECOND).contains(&now.saturating_duration_since(from));

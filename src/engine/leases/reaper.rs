@@ -1,5 +1,6 @@
 //! Polls each shard once a second as a safety net. It wakes claimers that missed a notification, and returns the
-//! occurrences of expired claims to their lane. In normal operation nothing depends on it.
+//! occurrences of expired claims to their lane. In normal operation no publish depends on it. The poll also reads the
+//! depths and the pauses of the lanes, for the state of the engine, its metrics and the claims under way.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -87,9 +88,9 @@ async fn look(context: &Context, shard: &ShardContext, unserved: &mut BTreeSet<L
     Ok(())
 }
 
-/// Logs and counts that a shard has lost the tasks of a lane that this instance serves: a lane stays known while somebody
-/// serves it. The node of the cluster came back without its data. If there is one server, its layout is gone, too, and that
-/// is reported.
+/// Logs and counts that a shard has lost the tasks of a lane that this instance serves: a lane stays known while an
+/// instance serves it. The node of the cluster then came back without its data. A single server that loses its tasks
+/// also loses the layout, which is reported elsewhere.
 fn report_emptied(context: &Context, shard: &ShardContext, glance: &Glance) {
     let former = shard.glance.lock();
     let lost = former.0.iter().zip(&former.1.lanes).filter(|(lane, _)| {

@@ -1,4 +1,4 @@
-//! Renews the leases of this instance, every fifth of a lease.
+//! Renews the leases of this instance in one shard, every fifth of a lease and at least every 10 s.
 //!
 //! After a reconnect it runs first: nothing is claimed until the leases of all current claims are renewed.
 
@@ -18,7 +18,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Maximum number of tokens in one call.
 const MAX_TOKENS: usize = 1000;
 
-/// Renews every fifth of a lease and after each reconnect. Ends with the engine.
+/// Renews them at that interval and after each reconnect. Ends with the engine.
 pub(in crate::engine) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
     let mut link = context.timeline.link(shard.shard);
     let pulse = context.pulses.start(format!("leases {}", shard.shard));
@@ -58,7 +58,7 @@ pub(in crate::engine) async fn run(context: Arc<Context>, shard: Arc<ShardContex
     }
 }
 
-/// Tells claimers and the reaper about a change.
+/// Sets whether claims and reaps may start, and wakes the claimers and the reaper if that changed.
 fn set_ready(shard: &ShardContext, ready: bool) {
     shard.ready.send_if_modified(|state| std::mem::replace(state, ready) != ready);
 }
@@ -75,8 +75,8 @@ async fn extend_all(context: &Context, shard: &ShardContext) -> Result<(), Timel
             if alive {
                 lease.confirm(sent);
             } else if shard.leases.holds(&lease.token) && !lease.lost.is_cancelled() {
-                // A holder that settled during the call has closed its lease; that is no loss. The holder of a lost
-                // lease logs it.
+                // If the holder settled during the call, it closed the lease itself, and nothing is lost. Otherwise the
+                // holder logs the loss.
                 debug!(token = lease.token.0, "a lease was lost");
                 lease.lost.cancel();
             }

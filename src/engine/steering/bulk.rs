@@ -1,9 +1,9 @@
 //! Cancels, pauses, resumes or counts all tasks that match a filter.
 //!
 //! It goes through the list of tasks, page by page. Every request has a time limit; if some are left, the answer contains
-//! the position to continue from. A task counts with what happened to it; the list may have it twice while many are removed,
-//! and then it counts again as gone. A request may be repeated as a whole: then what was done before counts as gone or
-//! unchanged.
+//! the position to continue from. Each task counts by its result. The list may contain a task twice while many are
+//! removed. The second time it counts as gone or unchanged. The whole request may be repeated: tasks that it changed
+//! before then count as gone or unchanged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub enum TaskAction {
     Cancel,
     /// Pauses.
     Pause(PauseNote),
-    /// Resumes; with `true` without what was missed.
+    /// Resumes; with `true` it skips the missed occurrences.
     Resume(bool),
 }
 
@@ -201,7 +201,7 @@ impl Intake {
             }
             TaskAction::Pause(about) => TaskPauseRequest::Pause(about.clone()),
             TaskAction::Resume(skip_missed) => {
-                // What this version cannot read keeps what it missed.
+                // A task whose record this version cannot parse is resumed with its missed occurrences.
                 if *skip_missed
                     && let Err(SkipError::Timeline(error) | SkipError::Get(GetError::Timeline(error))) =
                         self.skip_missed(id, by, deadline).await
@@ -214,7 +214,7 @@ impl Intake {
         let (shard, not_after) = self.shard_until(id, deadline);
         let answer = self.timeline.pause(shard, id, request, not_after).await?;
         Ok(match answer {
-            // What is in flight of a resumed task is no surprise.
+            // The caller expects that a resumed task is published, so its occurrence in flight is not reported.
             TaskPauseAnswer::Paused { in_flight: None, .. } | TaskPauseAnswer::Resumed { .. } => TaskEnd::Done,
             TaskPauseAnswer::Paused { in_flight: Some(_), .. } => TaskEnd::InFlight,
             TaskPauseAnswer::Unchanged { .. } => TaskEnd::Unchanged,

@@ -1,6 +1,5 @@
-//! Steers what waits: pauses and resumes tasks and lanes, triggers and skips tasks, and changes all tasks
-//! that match a filter. Each change is logged with the target
-//! `punctual::audit`.
+//! Pauses and resumes tasks and lanes, triggers and skips tasks, and changes all tasks that match a filter. Each
+//! request that changes something is logged with the target `punctual::audit`.
 
 mod bulk;
 mod moves;

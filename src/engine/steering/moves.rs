@@ -125,7 +125,8 @@ impl Intake {
     /// `by` is who asks. Takes at most `deadline`.
     ///
     /// # Errors
-    /// [`SkipError`], but not that the task is in flight, is unknown, or has no further occurrence.
+    /// [`SkipError`], but not that the task is in flight, is unknown, has no further occurrence, or has another next
+    /// due.
     pub async fn skip_missed(&self, id: &TaskId, by: Option<&str>, deadline: Duration) -> Result<(), SkipError> {
         let (_, now) = self.shard_until(id, Duration::ZERO);
         let missed = |held: &StoredTask| held.pause.is_some() && held.due <= now;

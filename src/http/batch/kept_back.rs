@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use super::{AnswerView, write};
 
-/// Maximum size of the answers before successes are only counted, in bytes.
+/// Up to this many bytes, all answers are kept. Beyond, successes are only counted.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Maximum size of all answers, in bytes. Beyond it faults are only counted, too.
+/// Up to this many bytes, the answers to faults are kept. Beyond, they are only counted, too.
 const MAX_BYTES_WITH_FAULTS: usize = 2 << 20;
 
 /// The answers to the lines so far.

@@ -32,7 +32,7 @@ pub(super) enum Line {
     Wrong(Option<String>, Box<Problem>),
 }
 
-/// Lines that go to the timeline in one call, each with its number from 1.
+/// Lines that are put together, each with its number from 1. At most as many as one call to the timeline takes.
 #[derive(Default)]
 pub(super) struct Group {
     pub(super) lines: Vec<(u64, Line)>,

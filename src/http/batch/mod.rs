@@ -5,7 +5,7 @@
 //!
 //! A body of unknown length is answered while its lines still arrive, so its client must read while it sends; otherwise
 //! its connection is closed. The answers to a body of known length are kept back until it has ended, because most clients
-//! read only then.
+//! read only then. The query parameter `answers` overrides this choice.
 
 mod kept_back;
 mod lines;

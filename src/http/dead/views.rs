@@ -42,7 +42,7 @@ pub(super) struct DeadView {
     destination: Option<String>,
     #[schema(value_type = enums::ReasonSchema)]
     reason: String,
-    /// The error text of the broker.
+    /// The error text of the broker, or of a check of punctual.
     detail: String,
     #[schema(format = DateTime)]
     died: String,
@@ -68,7 +68,7 @@ pub(super) struct WholeDeadView<'a> {
     destination: Option<String>,
     #[schema(value_type = enums::ReasonSchema)]
     reason: String,
-    /// The error text of the broker.
+    /// The error text of the broker, or of a check of punctual.
     detail: String,
     #[schema(format = DateTime)]
     died: String,

@@ -31,11 +31,11 @@ pub(super) struct ProblemSchema {
     /// Every fault of the input.
     #[schema(required = false, min_items = 1, max_items = 100)]
     errors: Vec<FaultSchema>,
-    /// The idempotency key that is in flight.
+    /// With `in_flight`, `last` and `not_next`: the idempotency key of the occurrence that the problem is about.
     #[schema(required = false)]
     key: String,
-    /// With `unknown`: the idempotency key of a dead occurrence of the task. Missing if there is none, or more than 1000
-    /// are dead in all.
+    /// With `unknown`: the idempotency key of a dead occurrence of the task. Missing if there is none, if more than 1000
+    /// are dead in all, or if the search takes longer than 200 ms.
     #[schema(required = false)]
     dead_key: String,
 }

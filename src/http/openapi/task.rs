@@ -308,8 +308,8 @@ pub(in crate::http) struct Retry {
     jitter: String,
 }
 
-/// How to handle occurrences that are overdue by more than a minute: publish the oldest, up to 100 of them, or none.
-/// The minute and the 100 can be configured.
+/// How to handle occurrences that are overdue by more than a minute. `once` publishes the oldest, `all` the oldest and
+/// the newest 100, `none` none of them. The minute and the 100 can be configured.
 #[derive(ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = CatchUp)]

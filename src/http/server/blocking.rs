@@ -1,5 +1,6 @@
-//! Work that may take longer than a millisecond, such as the search for the dues of a rare schedule. It runs on threads
-//! of its own, so that no caller delays what is published, and few calls wait for it.
+//! Work that may take longer than a millisecond, such as the search for the dues of a rare schedule. It runs on at most
+//! two blocking threads, so that no caller delays a publish. At most 64 calls wait for a thread, and further ones are
+//! refused. Lines of batches wait without this limit.
 
 use std::sync::Arc;
 

@@ -62,8 +62,8 @@ pub(in crate::http) async fn json(headers: &HeaderMap, body: Body, api: &Api) ->
     whole(headers, body, api.limits.body, api).await
 }
 
-/// Reads the whole JSON body of a request that has no payload: a preview, or a filter of the dead. It needs none of the
-/// budget.
+/// Reads the whole JSON body of a request that has no payload, such as a preview, a filter, a pause or a skip. It has
+/// at most 16 KiB, so it needs none of the budget.
 pub(in crate::http) async fn small_json(headers: &HeaderMap, body: Body, api: &Api) -> Result<Bytes, Problem> {
     check_media_type(headers, &["application/json"])?;
     Ok(whole(headers, body, api.limits.body.min(FREE_BYTES), api).await?.bytes)

@@ -1,6 +1,6 @@
 //! One budget of memory for all request bodies under way, so that many slow clients cannot fill the memory.
 //!
-//! Every body may use a few KiB outside the budget, so that small requests are read even when it is used up.
+//! Every body may use 16 KiB outside the budget, so that small requests are read even when it is used up.
 
 use std::sync::Arc;
 use std::time::Duration;

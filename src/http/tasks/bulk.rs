@@ -25,11 +25,11 @@ use crate::timeline::PauseNote;
 struct TasksAnswerView {
     /// How many matched.
     matched: u64,
-    /// How many were changed. Missing for a dry run, as the next three.
+    /// How many were changed, without those of `in_flight`. Missing for a dry run, as the next three.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     done: Option<u64>,
-    /// How many were changed, of which one occurrence is in flight or was handed out, and may still be published.
+    /// How many were changed and have an occurrence that may still be published: it is in flight or was handed out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     in_flight: Option<u64>,
@@ -104,8 +104,9 @@ pub(in crate::http) async fn pause(
     path = "/v1/tasks:resume",
     operation_id = "resume_many_tasks",
     summary = "Resume tasks in bulk",
-    description = "Resumes all tasks of a filter, or all with `\"all\": true`. What became due meanwhile is published at once. \
-        It may be repeated, also after an error.",
+    description = "Resumes all tasks of a filter, or all with `\"all\": true`. A task whose due has passed is published at once, \
+        and its `catch_up` applies. With `\"missed\": \"skip\"`, a recurring task waits for its first due in the \
+        future instead. It may be repeated, also after an error.",
     tag = "tasks",
     request_body(content = TasksResumeSchema, example = json!({"status": "paused", "missed": "skip"})),
     responses((status = 200, body = TasksAnswerView, description = "The result.",

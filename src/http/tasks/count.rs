@@ -1,4 +1,4 @@
-//! `GET /v1/tasks:count`: how many tasks wait, are overdue or in flight.
+//! `GET /v1/tasks:count`: how many tasks wait, are overdue, in flight or paused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(in crate::http) struct CountParameters {
     /// Where the first window begins; together with `to`. A `+` has to be written `%2B`.
     #[param(required = false, nullable = false, format = DateTime)]
     from: Option<String>,
-    /// Before which the last window ends.
+    /// The end of the last window, which does not belong to it.
     #[param(required = false, nullable = false, format = DateTime)]
     to: Option<String>,
     /// Number of windows of the same length.
@@ -60,7 +60,7 @@ struct LaneCountsView {
     waiting: u64,
     /// Those of them that were due at least 1 s ago.
     overdue: u64,
-    /// Those that are being published.
+    /// Those in flight: being published, or waiting for a retry.
     in_flight: u64,
     /// Those that are paused.
     paused: u64,

@@ -22,10 +22,10 @@ use crate::task::Lane;
 use crate::task::spec::{self, Fault, TaskQuery};
 use crate::timeline::{ScannedTask, TaskFilter, TaskStatus};
 
-/// Default number of entries.
+/// Default of the parameter `limit`.
 pub(super) const DEFAULT_LIMIT: usize = 100;
 
-/// Maximum number of entries.
+/// Largest value of the parameter `limit`. A page of the list may have some more entries.
 pub(super) const MAX_LIMIT: u64 = 1000;
 
 /// The query parameters of the list in the OpenAPI document.

@@ -33,7 +33,7 @@ struct TriggerAnswerView<'a> {
     result: &'static str,
     /// The idempotency key of the message.
     key: String,
-    /// Its due, which is now.
+    /// Its due: now, or the earlier due for which the task waited already.
     #[schema(format = DateTime)]
     due: String,
     /// The same in ms since 1970.
@@ -75,8 +75,8 @@ struct SkipAnswerView<'a> {
     path = "/v1/tasks/{id}/trigger",
     operation_id = "trigger_task",
     summary = "Publish a task now",
-    description = "It is due at once, under a new key; afterwards its schedule goes on with the due it had. It counts for the \
-        `limit` of the schedule. A task that is due once ends with it. A paused task publishes this message and stays paused. \
+    description = "It is due at once, under a new key unless its due has passed; afterwards its schedule goes on with the \
+        due it had. It counts for the `limit` of the schedule. A task that is due once ends with it. A paused task publishes this message and stays paused. \
         After an error, read the task before you repeat the request: it may have been triggered.",
     tag = "tasks",
     params(Id),

@@ -140,7 +140,7 @@ impl Field {
         if has("L") && has("LW") {
             return Err(format!("`L` and `LW` in the {} cannot be combined", self.name));
         }
-        // Every value, which matters for days: the other field then decides.
+        // `*/1` names every value. In a field of days it becomes `*`, so that the other field of days decides alone.
         let text = if parts == ["*/1"] { "*".to_owned() } else { parts.join(",") };
         Ok(plus.to_owned() + &text)
     }

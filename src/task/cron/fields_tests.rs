@@ -1,4 +1,4 @@
-//! What is an expression, and what is said of each that is none.
+//! Tests how valid expressions are read, and the error of each invalid one.
 
 use super::*;
 

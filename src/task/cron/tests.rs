@@ -269,7 +269,7 @@ fn a_cron_search_passes_a_gap_of_two_hours_and_gives_up_after_its_limit() {
 
 #[test]
 fn the_rarest_days_are_found() {
-    // The year 2100 between them is no leap year.
+    // The 29th of February 2072 was a Monday, too. The next one is in 2112, because 2100 is no leap year.
     let mondays = times("0 0 29 2 +1", "UTC", "2072-03-01T00:00:00Z", 2);
     assert_eq!(mondays, ["2112-02-29T00:00:00Z", "2140-02-29T00:00:00Z"]);
 }

@@ -100,7 +100,7 @@ pub fn read_nothing(json: &[u8]) -> Result<(), Vec<Fault>> {
 fn members(object: &mut Object<'_, '_>, reasons: &[&str]) -> Filter {
     let lane = object.optional("lane", lane);
     let reason = object.optional("reason", |field| word(field, reasons));
-    // Both round up: the timeline stores time of deaths rounded down to the millisecond.
+    // Both round up: the timeline stores times of death, rounded down to the millisecond.
     let mut time = |name| object.optional(name, |field| time::read(field, Rounding::Up));
     let (from, to) = (time("from"), time("to"));
     let cursor = object.optional("cursor", |field| field.text().map(Cow::into_owned));

@@ -16,7 +16,7 @@ const MAX_NAME_BYTES: usize = 1024;
 /// Maximum length of a header's name, in bytes: RabbitMQ's short strings.
 const MAX_HEADER_NAME_BYTES: usize = 255;
 
-/// Names that punctual or a sink writes itself; case is ignored.
+/// Names that punctual or a sink writes itself, and `cc` and `bcc`, by which RabbitMQ routes; case is ignored.
 const RESERVED: [&str; 5] = ["idempotency-key", "payload", "content-type", "cc", "bcc"];
 const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "nats-"];
 
@@ -103,7 +103,7 @@ fn is_header_name(name: &str) -> bool {
     (1..=MAX_HEADER_NAME_BYTES).contains(&name.len()) && name.bytes().all(token)
 }
 
-/// Whether punctual writes headers with this name, or a message has another place for what they say.
+/// Whether no message may have a header of this name: punctual or a sink writes it, or RabbitMQ routes by it.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
@@ -120,7 +120,7 @@ fn check_header_name(name: &str, path: Path<'_>) {
         return;
     }
     if is_reserved(name) {
-        let detail = format!("`{}` is written by punctual or a sink itself", object::shown(name));
+        let detail = format!("`{}` is reserved: punctual, a sink or a broker uses it", object::shown(name));
         path.fault::<()>("reserved_header", detail);
     }
 }

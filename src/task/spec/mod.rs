@@ -11,9 +11,10 @@
 //! | `not_applicable` | a member that has no meaning together with the others |
 //! | `bad_id`, `bad_key`, `bad_lane`, `bad_time`, `bad_duration`, `bad_cron`, `bad_zone`, `bad_value` | a text that breaks its rule |
 //! | `bad_header`, `reserved_header`, `bad_base64` | likewise, in a message |
+//! | `unknown_lane` | the lane is not configured |
 //! | `bad_destination` | the sink of the lane can never publish to this destination |
 //! | `out_of_range` | a number or time outside its bounds |
-//! | `too_many`, `too_large` | a limit of the installation is exceeded |
+//! | `too_many`, `too_large` | a limit on number or size is exceeded |
 //! | `never_due` | the schedule has no occurrence |
 //! | `end_before_first` | the first occurrence would be due after `end` |
 //! | `spread_too_long` | `spread` is not shorter than the shortest gap |
@@ -80,7 +81,7 @@ impl Default for Limits {
     }
 }
 
-/// Reads a task from JSON, at `now` (for `end` before the first due, gaps and the like).
+/// Reads a task from JSON. `now` is the time of the put, with which dues, `end` and gaps are checked.
 ///
 /// `expect_id`: whether a member `id` is part of the document (batch lines) or refused as unknown (the path names it).
 ///

@@ -13,7 +13,7 @@ use super::Fault;
 /// Maximum number of reported faults, so that one broken document cannot cause an endless answer.
 pub const MAX_FAULTS: usize = 100;
 
-/// Maximum length of a member's name in a pointer, in bytes; all valid names are shorter.
+/// Maximum length of a member's name in a pointer, in bytes. Longer names are cut off; only headers can have them.
 const MAX_SHOWN_BYTES: usize = 200;
 
 /// The largest difference to a known name, in letters, for which there is a hint. Short names may differ less.

@@ -4,7 +4,7 @@ use super::object::{Field, Path};
 use crate::clock::Timestamp;
 use crate::task::{RetryPolicy, Task, duration};
 
-/// The error does not name a longer time of a policy: a year, in ms.
+/// The longest time of a policy that an error shows: a year, in ms.
 const MAX_SHOWN_MS: u128 = 365 * 24 * 60 * 60 * 1000;
 
 /// Parses a policy. Missing members have their defaults.

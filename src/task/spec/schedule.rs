@@ -15,7 +15,7 @@ use crate::task::{Schedule, When};
 /// The members that select the kind of a schedule. Exactly one is required.
 const KINDS: [&str; 4] = ["at", "in", "every", "cron"];
 
-/// Maximum length of a cron expression in bytes; listing every value of every field takes about 500.
+/// Maximum length of a cron expression in bytes. A list of every value has 356 in five fields, and 526 in six.
 const MAX_CRON_BYTES: usize = 512;
 
 /// The largest limit: the largest integer that every JSON parser keeps exact.

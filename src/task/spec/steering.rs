@@ -1,5 +1,5 @@
-//! The bodies of requests that steer: pause of a lane `{"note"?, "until"?}`, pause `{"note"?}`, resume `{"missed"?}` and skip
-//! `{"due"?}` of a task.
+//! The bodies of requests that steer: pause of a lane `{"note"?, "until"?}`; pause `{"note"?}`, resume `{"missed"?}` and skip
+//! `{"due"?}` of a task; and bulk requests that cancel, pause or resume tasks.
 
 use super::Fault;
 use super::filter::read_all_and_dry_run;

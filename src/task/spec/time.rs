@@ -31,7 +31,7 @@ pub(super) fn read(field: Field<'_, '_>, round: Rounding) -> Option<Timestamp> {
     Some(time)
 }
 
-/// Parses a time as the API does. `None` if it is none; it may be out of range for a due.
+/// Parses a time as the API does. Returns `None` if the text is no time. The result may be out of range for a due.
 #[must_use]
 pub fn parse(text: &str) -> Option<Timestamp> {
     parse_rounded(text, Rounding::Up)

@@ -11,7 +11,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::task::duration::format;
 use crate::task::{Lane, Message, Payload, RetryPolicy, Schedule, StoredHeaders, Task, When};
 
-/// The task as JSON in the form that [`read`](super::read) parses, with `lane`; payloads byte for byte.
+/// The task as JSON, with `lane`; payloads byte for byte. [`read`](super::read) parses this form, except
+/// native headers.
 #[must_use]
 pub fn write(task: &Task, lane: &Lane) -> Box<RawValue> {
     let view = TaskView {

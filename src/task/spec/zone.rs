@@ -29,7 +29,7 @@ fn hint(name: &str) -> String {
             ),
         };
     }
-    // Names with other offsets, and short ones, are similar to those that mean something else.
+    // A short name, or one with another offset, may resemble the name of a different zone.
     if name.len() <= MAX_UNHINTED_LENGTH || name.contains(char::is_numeric) {
         return String::new();
     }

@@ -62,7 +62,7 @@ impl Twin {
             handed_out = self.mark(&member, held).filter(|mark| mark.count.is_some()).map(|_| held);
             self.crashes.remove(&member);
         }
-        let wakes = if stays { Vec::new() } else { self.came(now, &lane, before, &[due]).into_iter().collect() };
+        let wakes = if stays { Vec::new() } else { self.wake_for(now, &lane, before, &[due]).into_iter().collect() };
         Ok(AnswerWithWakes { answer: MoveAnswer::Moved { due, handed_out }, wakes })
     }
 }

@@ -50,7 +50,7 @@ impl Twin {
                     return Ok(AnswerWithWakes::quietly(answer));
                 }
                 self.turn(&lane, &member, held.as_millis());
-                let wakes = self.came(now, &lane, before, &[held]).into_iter().collect();
+                let wakes = self.wake_for(now, &lane, before, &[held]).into_iter().collect();
                 Ok(AnswerWithWakes { answer, wakes })
             }
             TaskPauseRequest::Pause(_) | TaskPauseRequest::Resume => {

@@ -28,7 +28,8 @@ impl Twin {
         let heads: BTreeMap<&Lane, _> = puts.iter().map(|put| (&put.lane, self.head(&put.lane))).collect();
         let mut new_dues = BTreeMap::new();
         let answer = puts.iter().map(|put| self.put_one(mode, put, &mut new_dues)).collect();
-        let wakes = new_dues.into_iter().filter_map(|(lane, due)| self.came(now, lane, heads[lane], &[due])).collect();
+        let wakes =
+            new_dues.into_iter().filter_map(|(lane, due)| self.wake_for(now, lane, heads[lane], &[due])).collect();
         Ok(AnswerWithWakes { answer, wakes })
     }
 

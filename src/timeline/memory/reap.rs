@@ -51,7 +51,7 @@ impl Twin {
                 self.largest = 0;
             }
         }
-        Ok(AnswerWithWakes { answer: reaped, wakes: self.came(now, lane, before, &waits).into_iter().collect() })
+        Ok(AnswerWithWakes { answer: reaped, wakes: self.wake_for(now, lane, before, &waits).into_iter().collect() })
     }
 
     /// Shortens leases that end later than a new lease would: they were written before the clock stepped back.
@@ -156,18 +156,20 @@ impl Twin {
             || stranded
             || forgotten
             || outlived;
-        let next_reap = ReapAt { at: now.plus(REAP_PAUSE), late: false };
+        let next_reap = ReapAt { at: now.plus(REAP_PAUSE), postponed: false };
         let long = MAX_REAP_AGE.max(request.lease / 2);
         let (reap_at, reap) = match self.reap_at.get(lane).copied() {
-            Some(stored) if stored.at < now.minus(long) && !stored.late => (ReapAt { at: limit, late: true }, false),
+            Some(stored) if stored.at < now.minus(long) && !stored.postponed => {
+                (ReapAt { at: limit, postponed: true }, false)
+            }
             Some(stored) if stored.at <= now => (next_reap, work),
             Some(stored) if stored.at > limit => (next_reap, false),
             // An instance makes glances regularly. If no instance reaches the timeline for that long again, the reap may be postponed again.
             Some(stored) => {
-                let late = stored.late && now > stored.at.minus(request.lease).plus(long);
-                (ReapAt { late, ..stored }, false)
+                let postponed = stored.postponed && now > stored.at.minus(request.lease).plus(long);
+                (ReapAt { postponed, ..stored }, false)
             }
-            None => (ReapAt { at: limit, late: false }, false),
+            None => (ReapAt { at: limit, postponed: false }, false),
         };
         // Store nothing for a lane that is neither served nor known, because no reap would remove the entry.
         let known = served || self.lanes.contains(lane);

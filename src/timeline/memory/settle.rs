@@ -83,12 +83,15 @@ impl Twin {
             self.claims.entry(lane.clone()).or_default().insert(settle.token.clone(), claim);
             self.extend(now, &[(lane.clone(), settle.token.clone())], settle.lease);
         }
-        let wakes = self.came(now, lane, before, &waits).into_iter().collect();
+        let wakes = self.wake_for(now, lane, before, &waits).into_iter().collect();
         Ok(AnswerWithWakes { answer: settled, wakes })
     }
 
-    /// Applies one verdict. Returns the due that the task waits for then, if it does. A task and its requeued occurrence may die under the same key in one settle; the record of the
-    /// one that has a next due is kept then, as in the script. `recurring_dead` are the keys of these so far.
+    /// Applies one verdict. Returns the due if the task waits again.
+    ///
+    /// A task and its requeued occurrence may die under the same key in one settle. Then the record of the task with a
+    /// next due is kept, as in the script. `recurring_dead` collects the keys of dead occurrences whose task has a next
+    /// due.
     fn judge(
         &mut self,
         now: Timestamp,

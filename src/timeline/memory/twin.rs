@@ -3,7 +3,8 @@
 //! A [`Twin`] stores the same data as the keys of a shard in Redis, under the same names. Its verbs take the time and
 //! return what the scripts reply, so that a test can compare the two, or try every order of steps on copies. The verbs
 //! are in `put.rs` (put, cancel, get), `claim.rs` (claim, claim_suspects), `settle.rs` (settle, extend), `reap.rs`
-//! (reap, glance), `scan.rs` (scan, upcoming, count), `pauses.rs` (pause, pause_lane) and `dead.rs` (requeue, discard, browse, show).
+//! (reap, glance), `scan.rs` (scan, upcoming, count), `pauses.rs` (pause, pause_lane), `moves.rs` (move_due) and
+//! `dead.rs` (requeue, discard, browse, show).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub struct Twin {
     pub dead: Zset<Arc<str>>,
     /// Idempotency key of a dead occurrence to its entry.
     pub dead_records: BTreeMap<Arc<str>, DeadRecord>,
-    /// Every lane that ever had a task in this shard.
+    /// The lanes that had a task in this shard. A reap removes an empty lane that its caller does not serve.
     pub lanes: BTreeSet<Lane>,
     /// Upper bound of the size of all records, in bytes.
     pub largest: usize,
@@ -87,8 +88,9 @@ pub struct OccurrenceMark {
 pub struct ReapAt {
     /// The time.
     pub at: Timestamp,
-    /// Whether the reap was postponed by one lease because no instance had looked for long. It is not postponed twice.
-    pub late: bool,
+    /// Whether the reap was postponed by one lease because no instance had looked for long. It is not postponed again
+    /// until an instance looks regularly.
+    pub postponed: bool,
 }
 
 impl OccurrenceMark {
@@ -99,7 +101,7 @@ impl OccurrenceMark {
     }
 }
 
-/// An answer with its wake-ups: the lanes whose head became earlier, and the new head.
+/// An answer with its wake-ups: lane and due, as in [`Wake`](crate::timeline::Wake).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerWithWakes<T> {
     /// The answer for the caller.
@@ -213,8 +215,8 @@ impl Twin {
         (!paused).then_some(due)
     }
 
-    /// Applies a put or cancel that was made while the task was in flight, if there was one. Returns the due that the
-    /// task waits for then, if it does.
+    /// Applies a put or cancel that was made while the task was in flight. Returns `None` if there was none, otherwise
+    /// the due that the task waits for: `Some(None)` if it ended or is paused.
     pub(super) fn apply_change(&mut self, lane: &Lane, member: &Member) -> Option<Option<Timestamp>> {
         Some(match self.changes.remove(member)? {
             Change::Cancelled => {
@@ -230,7 +232,7 @@ impl Twin {
 
     /// The wake-up to send after dues were added to a lane whose head was `before`. There is one if the earliest new
     /// due is before the old head, or if the old head was due already, because a claimer may have gone past it.
-    pub(super) fn came(
+    pub(super) fn wake_for(
         &self,
         now: Timestamp,
         lane: &Lane,

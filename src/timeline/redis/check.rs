@@ -39,7 +39,8 @@ pub struct ServerCheck {
 pub enum ServerCheckError {
     /// Redis is unreachable, or refuses commands.
     Away(Away),
-    /// The URL is wrong, another layout is stored, or another node serves the slots.
+    /// The URL is wrong, another layout is stored, another node serves the slots, the server of a cluster URL is in no
+    /// cluster, or Redis cannot confirm writes.
     Redis(RedisError),
 }
 

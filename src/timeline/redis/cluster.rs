@@ -46,7 +46,7 @@ pub(super) fn slots(namespace: &Namespace, keys: &[Keys]) -> Vec<String> {
     keys.iter().map(Keys::nothing).chain([keys::nothing(namespace)]).collect()
 }
 
-/// Whether the server is a node of a cluster. Two servers that are none would be two timelines.
+/// Whether the server is a node of a cluster. Otherwise two independent servers in one URL would be two timelines.
 pub(super) async fn is_in_cluster(session: &Session, timeout: Duration) -> Result<bool, String> {
     let info = session.ask(redis::cmd("INFO").arg("cluster"), timeout, None).await;
     let info: String = redis::from_redis_value(info.map_err(|failure| failure.to_string())?).unwrap_or_default();

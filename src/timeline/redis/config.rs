@@ -18,8 +18,8 @@ pub const NOT_SET_UP: &str = "Redis is not set up to keep tasks";
 /// Address and settings of the timeline in Redis.
 #[derive(Clone)]
 pub struct RedisConfig {
-    /// Parsed by [`RedisAccess::parse`]: `redis://[[user]:password@]host[:port][/db]`, also with TLS or Sentinels. May
-    /// contain a password.
+    /// Parsed by [`RedisAccess::parse`]: `redis://[[user]:password@]host[:port][/db]`, also with TLS, with Sentinels or
+    /// of a cluster. May contain a password.
     pub url: SecretString,
     /// The trusted certificates, if the connection uses TLS.
     pub tls: Tls,

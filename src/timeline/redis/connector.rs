@@ -95,9 +95,9 @@ impl Connector {
         slots.iter().filter_map(|slot| self.wake_channels.get(slot.number()).map(|(name, _)| name.as_str()))
     }
 
-    /// Opens the connection for commands and checks the server. A lasting fault that is found before all shards were up
-    /// refuses this Redis for good, and another layout always does. Later it waits while the server does not serve all
-    /// slots, and a server that cannot confirm writes still serves all calls that need no confirmation.
+    /// Opens the connection for commands and checks the server. Another layout refuses this Redis for good. Another
+    /// lasting fault does so only before all shards were up once. After that, missing slots fail only this attempt, and
+    /// a server that cannot confirm writes serves the calls that need no confirmation.
     pub(super) async fn open(&self, nodes: &Arc<Nodes>, node: &Arc<Node>) -> Result<Session, String> {
         let first = !nodes.routes.were_all_up();
         let connecting = match &node.server {

@@ -27,12 +27,12 @@ use crate::timeline::{
 /// Upper bound of one wait.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(3600);
 
-/// A warning is logged if the first write is not confirmed within this time, which is well above `appendfsync
-/// everysec`.
+/// A test write that is not confirmed within this time causes a warning, or with `strict` the refusal of this Redis. It
+/// is well above `appendfsync everysec`.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(3);
 
 string_enum! {
-    /// Where a put, cancel, requeue, discard or pause must have been written before it is answered.
+    /// Where a put, cancel, requeue, discard, pause or move must have been written before it is answered.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum Durability {
         /// In the memory of Redis. How much a crash loses depends on the persistence of Redis.
@@ -162,7 +162,7 @@ impl DurableAnswer for Vec<PutAnswer> {
         self.iter().find_map(DurableAnswer::unsure)
     }
 
-    /// Refused tasks stay refused; only the written ones become `unconfirmed`.
+    /// Refused tasks stay refused; all others become `unconfirmed`, also unchanged ones.
     fn unconfirmed(mut self, detail: &str) -> Result<Self, TimelineError> {
         if self.iter().all(|answer| answer.unsure().is_some()) {
             return Err(TimelineError::Unconfirmed(format!("{UNCONFIRMED}: {detail}")));

@@ -1,10 +1,13 @@
 //! The timeline in Redis: implements [`Timeline`] with the scripts in `lua/`. No other code in `src/` uses the redis
 //! crate.
 //!
-//! [`RedisTimeline`] keeps two connections to each server and renews them (`link.rs`). Usually there is one server; in a
-//! cluster, `nodes.rs` learns which of them has a shard, and `routes.rs` tells each call where to go. Every verb is one
-//! call of one script (`call.rs`), which is repeated only if Redis reports that nothing was written. The rules of the
-//! verbs are in the scripts; `lua/README.md` explains them.
+//! [`RedisTimeline`] keeps two connections to each server and renews them (`link.rs`). Unless `redis.durability` is
+//! `memory`, a third one confirms writes (`wait_connection.rs`). Usually there is one server; in a cluster, `nodes.rs`
+//! learns which of them has a shard, and `routes.rs` tells each call where to go.
+//!
+//! Every verb calls its script (`call.rs`). A call is sent again if Redis reports that nothing was written. A call for
+//! a user is also sent again if its connection ends before the reply; a trigger is not. The rules of the verbs are in
+//! the scripts; `lua/README.md` explains them.
 
 mod call;
 mod check;
@@ -163,7 +166,7 @@ impl RedisTimeline {
     ///
     /// # Errors
     /// [`RedisError::Layout`] with both layouts, [`RedisError::Durability`], [`RedisError::Cluster`],
-    /// [`RedisError::Unfit`].
+    /// [`RedisError::NoCluster`], [`RedisError::Unfit`].
     pub async fn check_layout(&self) -> Result<(), RedisError> {
         let mut layout = self.layout.result();
         match layout.wait_for(Option::is_some).await.as_deref() {
@@ -172,8 +175,8 @@ impl RedisTimeline {
         }
     }
 
-    /// Waits until all shards are reachable, and returns the settings of the servers that are dangerous for a timeline, or
-    /// that they do not report them.
+    /// Waits until all shards are reachable, and returns an advice for each setting that is dangerous for a timeline. A
+    /// server that does not report its settings has one advice that says so.
     pub async fn advice(&self) -> Vec<Advice> {
         loop {
             self.all_up().await;
@@ -184,7 +187,8 @@ impl RedisTimeline {
         }
     }
 
-    /// Returns once a check of Redis has failed for good: another layout, no confirmation of writes, or missing slots.
+    /// Returns once a check of Redis has failed for good. The errors are those of
+    /// [`check_layout`](Self::check_layout).
     pub async fn refused(&self) -> RedisError {
         let mut layout = self.layout.result();
         let refused = layout.wait_for(|check| matches!(check, Some(Err(_)))).await.ok().and_then(|check| check.clone());

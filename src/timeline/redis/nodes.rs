@@ -33,7 +33,7 @@ const MAX_BEATS: usize = 2048;
 /// The pause between two rounds of questions for lost slots.
 const FIND_PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause once that has taken [`FIND_LONG`].
+/// The pause once the search has taken [`FIND_LONG`].
 const FIND_LONG_PAUSE: Duration = Duration::from_secs(1);
 
 const FIND_LONG: Duration = Duration::from_secs(10);
@@ -142,7 +142,8 @@ impl Nodes {
         node
     }
 
-    /// Whether this node passes the beats on that its subscription receives: each beat comes from every node.
+    /// Whether the beats that this node's subscription receives are passed on. Every node sends each beat, so only one
+    /// node's subscription counts.
     pub(super) fn passes_beats_on(&self, node: &Node) -> bool {
         let known = self.known.lock();
         let answers = |open: &&OpenNode| open.node.session.lock().as_ref().is_some_and(|session| !session.is_silent());

@@ -16,7 +16,7 @@ use crate::timeline::keys::Keys;
 use crate::timeline::scripts::{self, Code, Script};
 use crate::timeline::{Put, PutAnswer, PutMode, PutResult, Timeline, TimelineError};
 
-/// How often tasks are put again because the connection that confirms writes ended.
+/// Maximum number of times tasks are put while the write is not confirmed, the first time included.
 const MAX_CONFIRM_TRIES: usize = 3;
 
 /// A put is tried again only if at least this much time is left.

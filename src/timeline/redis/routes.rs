@@ -124,12 +124,12 @@ impl Routes {
         (0..self.slots.len()).map(Slot)
     }
 
-    /// Whether a slot is reachable. The receiver sees every change.
+    /// Whether a slot is reachable. The receiver sees the latest value.
     pub(super) fn link(&self, slot: Slot) -> watch::Receiver<Link> {
         self.slots[slot.0].link.subscribe()
     }
 
-    /// Where the calls of a slot go. The receiver sees every change.
+    /// Where the calls of a slot go. The receiver sees the latest value.
     pub(super) fn route(&self, slot: Slot) -> watch::Receiver<SlotRoute> {
         self.slots[slot.0].route.subscribe()
     }

@@ -112,8 +112,8 @@ impl Request for CountRequest {
 }
 
 impl RedisTimeline {
-    /// A number for the server process behind the connection: the beginning of its `run_id`. If Redis does not tell it,
-    /// a number for the connection.
+    /// A number for the server process behind the connection: the beginning of its `run_id`. If the user may not call
+    /// `INFO`, a number for the connection.
     pub(super) async fn process(&self, shard: Shard) -> Result<u32, TimelineError> {
         let until = Instant::now() + self.response_timeout;
         let session = self.nodes.routes.session_by(Slot::of(shard), until).await;

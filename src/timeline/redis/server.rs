@@ -36,7 +36,7 @@ impl Advice {
     pub(super) fn unproven(durability: Durability, detail: &str, limit: Duration) -> Advice {
         let name = durability.as_str();
         let detail = format!(
-            "puts would be answered 503: `redis.durability` is `{name}`, and of a test write {detail} ({limit:?})"
+            "puts would be answered 503: `redis.durability` is `{name}`; a test write failed: {detail} ({limit:?})"
         );
         let hint = match durability {
             Durability::Fsync => "`appendfsync everysec` or `always`, on a disk that keeps up",

@@ -1,10 +1,10 @@
 //! The second connection of a session, on which it waits until Redis confirms its writes.
 //!
-//! The writes that a wait confirms depend on the version of Redis. Before 7.2 they are all writes of the server until
-//! the last command of the connection ended. Since 7.2 it is only the last write of the connection itself. Therefore
+//! Which writes a wait confirms depends on the version of Redis. Before 7.2, it is every write of the server up to the end of
+//! the connection's last command. Since 7.2, it is only the last write of the connection itself. Therefore
 //! each wait follows a small write on the same connection, which comes after every write that was answered before.
 //!
-//! All callers that ask during one wait share the next one. If the second connection is lost, another one
+//! All callers that ask while a wait runs share the next wait. If the second connection is lost, another one
 //! is made to the same process and the wait is repeated there. Calls on the first connection are not affected.
 
 use std::sync::Weak;
@@ -35,7 +35,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Confirms writes of a session.
 pub(super) struct WaitConnection {
-    ask: mpsc::UnboundedSender<Waiter>,
+    waiters: mpsc::UnboundedSender<Waiter>,
     waiting: AbortHandle,
 }
 
@@ -59,18 +59,18 @@ impl WaitConnection {
         nodes: Weak<Nodes>,
         node: Weak<Node>,
     ) -> Self {
-        let (ask, asked) = mpsc::unbounded_channel();
+        let (waiters, receiver) = mpsc::unbounded_channel();
         debug_assert!(session.confirmations().is_err(), "otherwise both would keep each other alive");
         let (connector, main_session) = (connector.clone(), session.clone());
         let task = WaitTask { connector, main_session, wait_session, nodes, node };
-        WaitConnection { ask, waiting: tokio::spawn(task.serve(asked)).abort_handle() }
+        WaitConnection { waiters, waiting: tokio::spawn(task.serve(receiver)).abort_handle() }
     }
 
     /// Returns once every write that was answered before this call is confirmed, or an error text if it is not.
     pub(super) async fn confirm(&self, durability: Durability, until: Instant) -> Result<(), String> {
         let (answer, said) = oneshot::channel();
         let lost = || "the connection was lost meanwhile".to_owned();
-        self.ask.send(Waiter { until, answer }).map_err(|_| lost())?;
+        self.waiters.send(Waiter { until, answer }).map_err(|_| lost())?;
         match timeout_at(until, said).await {
             Ok(said) => said.unwrap_or_else(|_| Err(lost())),
             Err(_) => Err(durability.not_reached().to_owned()),
@@ -90,13 +90,13 @@ struct WaitTask {
 
 impl WaitTask {
     /// Answers callers until the session is lost.
-    async fn serve(mut self, mut asked: mpsc::UnboundedReceiver<Waiter>) {
+    async fn serve(mut self, mut waiters: mpsc::UnboundedReceiver<Waiter>) {
         while !self.main_session.broken() {
             let first = tokio::select! {
-                first = asked.recv() => first,
+                first = waiters.recv() => first,
                 () = tokio::time::sleep(KEEPALIVE_INTERVAL) => {
                     if let Err(CallError::Unanswered(reason) | CallError::Ended(reason)) =
-                        self.ask(&redis::cmd("PING"), Duration::ZERO).await {
+                        self.send(&redis::cmd("PING"), Duration::ZERO).await {
                         self.renew(&reason).await;
                     }
                     continue;
@@ -104,7 +104,7 @@ impl WaitTask {
             };
             let Some(first) = first else { return };
             let mut together = vec![first];
-            while let Ok(next) = asked.try_recv() {
+            while let Ok(next) = waiters.try_recv() {
                 together.push(next);
             }
             self.answer(together).await;
@@ -136,7 +136,7 @@ impl WaitTask {
         self.write().await?;
         let left = until.saturating_duration_since(Instant::now());
         let durability = self.connector.durability;
-        let answer = self.ask(&durability.wait(left), left.min(MAX_WAIT)).await?;
+        let answer = self.send(&durability.wait(left), left.min(MAX_WAIT)).await?;
         Ok(durability.is_reached(&answer))
     }
 
@@ -148,7 +148,7 @@ impl WaitTask {
         for slot in slots {
             let mut write = redis::cmd("EVAL");
             write.arg(WRITE).arg(1).arg(self.connector.nothing(slot));
-            result = self.ask(&write, Duration::ZERO).await.map(drop);
+            result = self.send(&write, Duration::ZERO).await.map(drop);
             match &result {
                 // Another slot of the node may not be moving.
                 Err(CallError::Refused(error)) if matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN") => {}
@@ -159,7 +159,7 @@ impl WaitTask {
     }
 
     /// Sends a command. Waits for `longer` in addition to the usual response timeout.
-    async fn ask(&self, command: &Cmd, longer: Duration) -> Result<Value, CallError> {
+    async fn send(&self, command: &Cmd, longer: Duration) -> Result<Value, CallError> {
         let answer = self.wait_session.ask(command, longer + self.connector.response_timeout, None).await;
         if matches!(answer, Err(CallError::Refused(_))) && self.wait_session.broken() {
             // The server has become a replica, so the writes of the session may be lost.

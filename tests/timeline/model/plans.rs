@@ -139,7 +139,7 @@ pub(crate) static SUSPECT: Plan = Plan {
     ..PLAN
 };
 
-/// Events that a plan does not allow by default.
+/// A budget without any event. A plan that starts from it names what may happen.
 const NOTHING: Budget = Budget {
     puts: 0,
     cancels: 0,
@@ -167,7 +167,8 @@ pub(crate) static MOVED_LOST: Plan = Plan { budget: Budget { crashes: 0, ..budge
 pub(crate) static RECURRING_CRASH: Plan =
     Plan { budget: Budget { publishes: 3, losses: 0, ..budget(1, 1, 0, 3) }, ..RECURRING };
 
-/// A holder dies with a message that will be dead, with a requeued one, or before it settles the dead one.
+/// An instance dies while it holds a message that the sink rejects, while it holds a requeued one, or before it settles the
+/// rejected one.
 pub(crate) static DEAD_CRASH: Plan = Plan { budget: Budget { losses: 0, ..budget(1, 1, 1, 3) }, ..DEAD };
 
 /// The holder of a requeued occurrence dies; its task is created again; answers are lost.
@@ -194,7 +195,7 @@ pub(crate) static TWO_CRASH: Plan = Plan { budget: Budget { losses: 0, ..budget(
 pub(crate) static SUSPECT_LOST: Plan =
     Plan { budget: Budget { crashes: 0, ticks: 3, publishes: 1, ..budget(1, 0, 0, 3) }, ..SUSPECT };
 
-/// Two suspects that crashed together are claimed together once, then one at a time.
+/// Two suspects whose claim expired are claimed together once, then one at a time.
 pub(crate) static SUSPECTS: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At), wish(1, 1, 0, Kind::At)],
     wishes: &[wish(0, 2, 1, Kind::At)],
@@ -203,7 +204,7 @@ pub(crate) static SUSPECTS: Plan = Plan {
     ..PLAN
 };
 
-/// Claims of the newest, and after a place, beside claims of the oldest.
+/// Claims of the newest, and of those after a due, beside claims of the oldest.
 pub(crate) static ENDS: Plan = Plan {
     standing: &[wish(0, 1, 0, Kind::At), wish(1, 2, 0, Kind::Every)],
     wishes: &[wish(0, 3, 1, Kind::At), wish(1, 1, 1, Kind::At)],

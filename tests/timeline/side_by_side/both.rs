@@ -40,8 +40,8 @@ pub(super) struct Both {
     /// Notifications that Redis may send and the twin need not. A put of several tasks takes two rounds when one of
     /// them waits in another lane, and each round notifies about the head it found.
     pub(super) in_rounds: Vec<String>,
-    /// Notifications of such puts that the twin sends and Redis need not, because the first round has written what the
-    /// second one finds.
+    /// The other way round: notifications that the twin sends and Redis may leave out, because its second round finds what
+    /// its first round wrote.
     pub(super) not_in_rounds: Vec<String>,
 }
 
@@ -120,7 +120,7 @@ impl Both {
                 let shard = self.id(puts[0].0).1;
                 let (before, mut drafts) = (self.memory.twin(shard), Vec::<Put>::new());
                 // A task without a record that is put into another lane would be in both lanes. No verb causes that.
-                let stands_elsewhere = |put: &Put| {
+                let is_stray = |put: &Put| {
                     let (member, mut lines) = (Member::from(&put.id), before.due.iter());
                     !before.tasks.contains_key(&member)
                         && lines.any(|(lane, line)| *lane != put.lane && line.score(&member).is_some())
@@ -128,7 +128,7 @@ impl Both {
                 for put in puts.iter().filter(|put| self.id(put.0).1 == shard) {
                     let draft = self.draft(*put);
                     // A call names each id at most once.
-                    if drafts.iter().all(|other| other.id != draft.id) && !stands_elsewhere(&draft) {
+                    if drafts.iter().all(|other| other.id != draft.id) && !is_stray(&draft) {
                         drafts.push(draft);
                     }
                 }
@@ -348,15 +348,15 @@ impl Both {
     }
 }
 
-/// The revision of a task, or another.
+/// The revision of a task, or a wrong one if not `right`.
 fn revision_of(held: Option<&StoredTask>, right: bool) -> TaskRevision {
     let revision = held.and_then(|held| Record::decode(&held.record).ok()).map(|record| TaskRevision::of(&record));
     let revision = revision.unwrap_or(TaskRevision { created: START, number: 1 });
     TaskRevision { number: revision.number + u32::from(!right), ..revision }
 }
 
-/// The skip of a task by this long, but not beyond the last due: the engine asks for none. A wrong one has the due or the
-/// revision of another.
+/// Skips a task by `by` ms, but never beyond the greatest due, because the engine never asks for that. If `wrong`, it names
+/// another due or revision.
 fn skip_of(held: &StoredTask, by: i64, wrong: bool) -> Skip {
     let to = Timestamp::from_millis(held.due.as_millis() + by).min(Timestamp::MAX_DUE);
     let mut revision = TaskRevision::of(&Record::decode(&held.record).unwrap());
@@ -371,8 +371,8 @@ fn skip_of(held: &StoredTask, by: i64, wrong: bool) -> Skip {
     Skip { from, revision, to, counts }
 }
 
-/// A task that no claim holds has the score of a paused one exactly if it is paused, except for a due that a trigger lets
-/// pass. Only tasks are paused.
+/// If no claim holds a task, its score is that of a paused task if and only if it is paused. A due that a trigger lets pass is
+/// the exception. Every pause belongs to a task that exists.
 fn check_pauses(twin: &Twin, step: &Step) -> Result<(), TestCaseError> {
     const OFFSET: i64 = 1_000_000_000_000_000;
     let fail = |member: &Member| Err(TestCaseError::fail(format!("after {step:?}: `{member}` in\n{twin:#?}")));

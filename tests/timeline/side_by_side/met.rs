@@ -267,9 +267,9 @@ impl Tally {
             let rule = match before.reap_at.get(lane) {
                 None => "glance: is missing",
                 Some(it) if it.at > now.plus(request.lease) => "glance: more than a lease ahead",
-                Some(it) if it.at > now && it.late && often(it.at) => "glance: put off, and somebody looks often",
+                Some(it) if it.at > now && it.postponed && often(it.at) => "glance: put off, and somebody looks often",
                 Some(it) if it.at > now => "glance: stays",
-                Some(it) if it.at < away && !it.late => "glance: everybody was away",
+                Some(it) if it.at < away && !it.postponed => "glance: everybody was away",
                 Some(it) if it.at < away => "glance: late, but it was put off before",
                 Some(_) if seen.reap => "glance: has come, there is work",
                 Some(_) => "glance: has come, there is none",

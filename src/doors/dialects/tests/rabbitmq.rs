@@ -5,7 +5,7 @@ use lapin::types::{AMQPValue, FieldTable};
 
 use super::*;
 
-/// A message of RabbitMQ that came by the exchange `orders.delayed`, with properties.
+/// A message of RabbitMQ that came by this exchange, with properties.
 fn from_exchange(exchange: &str, properties: BasicProperties) -> Incoming {
     let route = Some((exchange.to_owned(), "cancel".to_owned()));
     Incoming { native: Some(NativeHeaders::RabbitMq(Box::new(properties))), route, ..message(&[]) }

@@ -14,9 +14,9 @@ use crate::task::Record;
 enum NotPublished {
     PassedOver,
     Dead(Reason, String),
-    /// Its destination is at fault and has reached its quota.
+    /// Its destination is at fault, or never accepted a message, and the quota of such destinations is used up.
     OverQuota,
-    /// Its destination is given up, and another message is the trial.
+    /// Its destination is given up, and another message of this claim is the trial.
     Waits,
 }
 
@@ -54,8 +54,8 @@ impl ClaimState {
         }
     }
 
-    /// Why an occurrence is not published: it is poison, passed over by its own catch-up, or its destination is at
-    /// fault.
+    /// Why an occurrence is not published: it is poison, or passed over by its own catch-up, or its destination is at
+    /// fault, given up, or new while other new destinations are at fault.
     fn why_not_published(&mut self, index: usize, record: &Record) -> Option<NotPublished> {
         let flight = &mut self.flights[index];
         let (context, shard, lane) = (&self.claim.context, &self.claim.shard, &self.claim.lane);

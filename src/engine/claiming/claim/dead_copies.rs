@@ -5,8 +5,8 @@
 //! outcome of the occurrence, is not counted as a publish of it, and says nothing of its destination. Poison messages
 //! have no copy: they may be what kills instances.
 //!
-//! The copies of a claim go out as one batch, those that come up meanwhile as the next. After a failed copy, the lane
-//! sends none for a while: a dead-letter destination that does not answer must not delay claim after claim.
+//! The copies of a claim go out as one batch, later copies as the next. If a copy fails for a reason that other copies
+//! share, the lane sends none for a while. Otherwise a silent dead-letter destination would delay every claim.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const MAX_TRIES: u32 = 2;
 /// The pause before the second publish.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a lane sends no copies after one has failed.
+/// How long a lane sends no copies after one has failed for a reason that others share.
 pub(super) const FAILURE_PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum length of the broker's error text in a copy, in bytes.

@@ -67,7 +67,7 @@ impl ClaimState {
     /// Returns an occurrence to the lane because its destination has reached its quota.
     pub(super) fn return_over_quota(&mut self, index: usize) {
         self.claim.lane.returned_over_quota(&self.flights[index].destination);
-        // Claims of this lane now start behind it, so wake the claimer when the oldest are due again.
+        // Claims of this lane now start behind it, so wake the claimer when a claim is to start at the oldest again.
         self.claim.signal.raise(self.claim.shard.clock.now().plus(OLDEST_INTERVAL));
         let flight = &mut self.flights[index];
         flight.over_quota = true;

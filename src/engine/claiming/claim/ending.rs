@@ -4,7 +4,7 @@ use super::flight::FlightStage;
 use super::task::ClaimState;
 
 impl ClaimState {
-    /// If the sink is unavailable, opens its breaker and returns all occurrences to the lane.
+    /// If the sink is unavailable, opens its breaker and returns every occurrence without a decision to the lane.
     pub(super) fn return_unpublished_if_unavailable(&mut self) {
         if let Some(detail) = self.unavailable.take() {
             self.claim.lane.sink.trip(&detail);

@@ -50,7 +50,7 @@ pub(super) enum FlightStage {
     Waiting,
     /// Handed to the sink at this time.
     UnderWay(Instant),
-    /// It is decided, but its next due is not known; and whether a publish of it was started.
+    /// It is decided, but its next due is not known. `begun` is whether a publish of it may have been delivered.
     Decided { begun: bool },
     /// Its verdict is known.
     Judged,

@@ -134,8 +134,8 @@ impl ClaimState {
         }
     }
 
-    /// A batch has ended; messages without an answer may have been delivered. If the sink has answered nothing since,
-    /// it is suspect.
+    /// A batch has ended; messages without an answer may have been delivered. If the sink has answered nothing since
+    /// the batch was sent, it is probed.
     fn ended(&mut self, sent: Instant, flights: &[(usize, u32)]) {
         let sink = &self.claim.lane.sink;
         if !sink.answered_since(sent) {

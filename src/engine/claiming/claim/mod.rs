@@ -43,7 +43,7 @@ enum ClaimEvent {
     NextDueKnown(usize, Result<NextDue, String>),
     /// It is time to write the verdicts.
     SettleDue,
-    /// The timeline wrote verdicts; `None` if it will not.
+    /// The timeline wrote verdicts; `None` if it keeps rejecting them or the engine is closed.
     Settled(Option<Settled>),
     /// The sink's breaker opened.
     SinkUnavailable,

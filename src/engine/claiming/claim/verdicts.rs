@@ -19,8 +19,8 @@ const GATHER_PAUSE: Duration = Duration::from_millis(250);
 /// How long the first verdict waits at most.
 const MAX_GATHER_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a verdict waits if its task is due again before that, because the task cannot be claimed until the verdict
-/// is written.
+/// Lower bound of the wait of a verdict whose task is due again soon. Such a verdict waits at most until that due,
+/// because the task cannot be claimed before the verdict is written.
 const DUE_GATHER_PAUSE: Duration = Duration::from_millis(50);
 
 /// What to count once a verdict is written: a death, and passed-over occurrences.
@@ -35,7 +35,7 @@ pub(super) struct VerdictMetrics {
 pub(super) enum VerdictsEvent {
     /// It is time to write the verdicts.
     SettleDue,
-    /// The timeline wrote some; `None` if it will not.
+    /// The timeline wrote some; `None` if it keeps rejecting them or the engine is closed.
     Settled(Option<Settled>),
 }
 
