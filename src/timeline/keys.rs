@@ -27,13 +27,14 @@ pub fn beats(namespace: &Namespace) -> String {
     format!("punctual:{{{namespace}}}:beats")
 }
 
-/// The value of [`layout`] in a new timeline: `<layout version> <shards>`.
+/// The beginning of the value of [`layout`] in a new timeline: `<layout version> <shards>`. A space and the
+/// [mark](layout_mark) follow.
 #[must_use]
 pub fn layout_value(shards: u16) -> String {
     format!("{LAYOUT_VERSION} {shards}")
 }
 
-/// The value of [`layout`] once something was paused.
+/// The beginning of the value of [`layout`] once something was paused.
 #[must_use]
 pub fn layout_value_with_pauses(shards: u16) -> String {
     format!("{LAYOUT_VERSION_WITH_PAUSES} {shards}")
@@ -42,7 +43,26 @@ pub fn layout_value_with_pauses(shards: u16) -> String {
 /// Whether this version of punctual, with this number of shards, can use a timeline with this value of [`layout`].
 #[must_use]
 pub fn is_own_layout(value: &str, shards: u16) -> bool {
-    value == layout_value(shards) || value == layout_value_with_pauses(shards)
+    [layout_value(shards), layout_value_with_pauses(shards)].iter().any(|own| has_layout(value, own))
+}
+
+/// Whether a value of [`layout`] begins with this version and number of shards.
+#[must_use]
+pub fn has_layout(value: &str, beginning: &str) -> bool {
+    value.strip_prefix(beginning).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+}
+
+/// A value of [`layout`] without its [mark](layout_mark), for error texts.
+#[must_use]
+pub fn without_mark(value: &str) -> &str {
+    value.strip_suffix(layout_mark(value)).unwrap_or(value).trim_end()
+}
+
+/// The mark in a value of [`layout`]: random digits, by which an instance sees that another timeline has taken the place of
+/// the one that it knew. Empty in a timeline of an older version.
+#[must_use]
+pub fn layout_mark(value: &str) -> &str {
+    value.splitn(3, ' ').nth(2).unwrap_or_default()
 }
 
 /// The keys of one shard, all in one hash slot.
@@ -228,5 +248,11 @@ mod tests {
         all.sort();
         assert!(all.windows(2).all(|two| two[0] != two[1]));
         assert_eq!(layout(&namespace), "punctual:{n}:layout");
+        for (value, is_own) in
+            [("1 64", true), ("1 64 ab", true), ("2 64 ab", true), ("1 641", false), ("3 64 ab", false)]
+        {
+            assert_eq!(is_own_layout(value, 64), is_own, "{value}");
+        }
+        assert_eq!((layout_mark("2 64 ab"), layout_mark("1 64")), ("ab", ""));
     }
 }

@@ -50,8 +50,8 @@ fn the_slot_of_the_layout_may_move_too() {
     let paused = instance.api().send("POST", "/v1/tasks/a/pause", Some("{}")).expect("an answer");
     assert_eq!(paused.status, 200, "{paused:?}");
     let layout: String = redis::cmd("GET").arg(key).query(&mut to.connect()).expect("the layout");
-    assert_eq!(layout, format!("2 {SHARDS}"));
-    // It is looked for at the new node from now on.
+    assert!(layout.starts_with(&format!("2 {SHARDS} ")), "{layout}");
+    // From now on the instance reads the layout from the new node.
     redis::cmd("DEL").arg(key).exec(&mut to.connect()).expect("it is removed");
     instance.until("heard to miss it", |instance| !instance.log_lines(&[" ERROR ", "the timeline is lost"]).is_empty());
 }

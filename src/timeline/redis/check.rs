@@ -77,11 +77,12 @@ pub(super) async fn check_layout(config: &RedisConfig, session: &Session) -> Res
     match session.ask(&get, config.response_timeout, None).await.map_err(away)? {
         Value::Nil => Ok(false),
         found => {
-            let found = redis::from_redis_value(found).unwrap_or_else(|_| "something else".to_owned());
+            let found: String = redis::from_redis_value(found).unwrap_or_else(|_| "something else".to_owned());
             if keys::is_own_layout(&found, config.shards) {
                 return Ok(true);
             }
             let (namespace, wanted) = (config.namespace.clone(), keys::layout_value(config.shards));
+            let found = keys::without_mark(&found).to_owned();
             Err(ServerCheckError::Redis(RedisError::Layout { namespace, found, wanted }))
         }
     }

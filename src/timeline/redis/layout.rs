@@ -22,11 +22,13 @@ use crate::timeline::{Glance, GlanceRequest, TimelineError};
 /// glances this stays within the budget of the bench `idle`.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Replaces one layout by another, unless a third one is stored. Begins with a delete of a key that never exists, because a
+/// Replaces one layout by another, unless a third one is stored; the mark behind it stays. Begins with a delete of a key that never exists, because a
 /// full Redis then lets the write pass.
 const ALLOW_PAUSES: &str = "redis.call('DEL', KEYS[2])
-if redis.call('GET', KEYS[1]) == ARGV[1] then
-  redis.call('SET', KEYS[1], ARGV[2])
+local layout = redis.call('GET', KEYS[1]) or ''
+local rest = string.sub(layout, #ARGV[1] + 1)
+if string.sub(layout, 1, #ARGV[1]) == ARGV[1] and (rest == '' or string.sub(rest, 1, 1) == ' ') then
+  redis.call('SET', KEYS[1], ARGV[2] .. rest)
 end
 return redis.call('GET', KEYS[1])";
 
@@ -35,6 +37,8 @@ return redis.call('GET', KEYS[1])";
 pub(super) struct LastKnown {
     /// Number of tasks by shard and lane.
     tasks: Mutex<BTreeMap<(Shard, Lane), TaskCount>>,
+    /// The mark in the stored layout.
+    mark: Mutex<Option<String>>,
     /// When the timeline was found to be lost.
     lost: Mutex<Option<Instant>>,
 }
@@ -63,6 +67,12 @@ impl LastKnown {
     /// The layout was found, so the latest numbers are right.
     fn confirm(&self) {
         self.tasks.lock().values_mut().for_each(|count| count.most = count.latest);
+    }
+
+    /// Notes the mark of the stored layout. Returns whether it was another one before.
+    fn is_other_mark(&self, mark: &str) -> bool {
+        let former = self.mark.lock().replace(mark.to_owned());
+        former.is_some_and(|former| former != mark)
     }
 
     /// How long ago the timeline was found to be lost, if it was.
@@ -151,8 +161,8 @@ impl Layout {
         }
     }
 
-    /// Stores this layout if there is none yet. If it was `known` to be stored, the timeline is lost, which is logged and
-    /// counted. At the first check it logs how many tasks the timeline has. The inner error means that another layout is
+    /// Stores this layout if there is none yet. If it was `known` to be stored, or another instance has stored it anew, the
+    /// timeline is lost, which is logged and counted. At the first check it logs how many tasks the timeline has. The inner error means that another layout is
     /// stored.
     pub(super) async fn check(&self, session: &Session, known: bool) -> Result<Result<(), RedisError>, String> {
         let get = redis::cmd("GET").arg(&self.key).to_owned();
@@ -160,10 +170,11 @@ impl Layout {
         let is_missing = found == Value::Nil;
         if is_missing {
             if known {
-                self.report_lost();
+                self.report_lost("its layout is gone from redis");
             }
+            let new = format!("{} {:016x}", keys::layout_value(self.shards), rand::random::<u64>());
             // SET is sent only if needed: a full Redis would refuse it although the layout is stored.
-            self.ask(session, redis::cmd("SET").arg(&self.key).arg(keys::layout_value(self.shards)).arg("NX")).await?;
+            self.ask(session, redis::cmd("SET").arg(&self.key).arg(&new).arg("NX")).await?;
             found = self.ask(session, &get).await?;
         }
         let found = match found {
@@ -172,9 +183,13 @@ impl Layout {
         };
         if !keys::is_own_layout(&found, self.shards) {
             let wanted = keys::layout_value(self.shards);
-            return Ok(Err(RedisError::Layout { namespace: self.namespace.clone(), found, wanted }));
+            let (namespace, found) = (self.namespace.clone(), keys::without_mark(&found).to_owned());
+            return Ok(Err(RedisError::Layout { namespace, found, wanted }));
         }
-        if !is_missing {
+        let is_other = self.last_known.is_other_mark(keys::layout_mark(&found));
+        if is_other && !is_missing {
+            self.report_lost("another instance has written a new layout");
+        } else if !is_missing {
             self.last_known.confirm();
         }
         if !known {
@@ -186,7 +201,8 @@ impl Layout {
     /// Whether the stored layout is that of a timeline with pauses.
     pub(super) async fn allows_pauses(&self, session: &Session) -> Result<bool, TimelineError> {
         let found = self.ask(session, redis::cmd("GET").arg(&self.key)).await.map_err(TimelineError::Away)?;
-        Ok(found == Value::BulkString(keys::layout_value_with_pauses(self.shards).into_bytes()))
+        let found: String = redis::from_redis_value(found).unwrap_or_default();
+        Ok(keys::has_layout(&found, &keys::layout_value_with_pauses(self.shards)))
     }
 
     /// Stores the layout of a timeline with pauses, before the first pause. From then on, versions of punctual that would
@@ -202,13 +218,11 @@ impl Layout {
         let nothing = keys::nothing(&self.namespace);
         let mut run = redis::cmd("EVALSHA");
         run.arg(script).arg(2).arg(&self.key).arg(nothing).arg(before).arg(&after);
-        match ask(&run).await? {
-            Value::BulkString(found) if found == after.as_bytes() => Ok(()),
-            found => {
-                let found: String = redis::from_redis_value(found).unwrap_or_else(|_| "missing".to_owned());
-                Err(TimelineError::Away(format!("its layout is `{found}`, not that of this instance")))
-            }
+        let found: String = redis::from_redis_value(ask(&run).await?).unwrap_or_else(|_| "missing".to_owned());
+        if keys::has_layout(&found, &after) {
+            return Ok(());
         }
+        Err(TimelineError::Away(format!("its layout is `{found}`, not that of this instance")))
     }
 
     /// Reads the stored layout again and again while `has_layout` says that it is there, and stores it if it is missing.
@@ -232,15 +246,17 @@ impl Layout {
         }
     }
 
-    fn report_lost(&self) {
+    fn report_lost(&self, reason: &str) {
         *self.last_known.lost.lock() = Some(Instant::now());
         self.calls.timeline_lost();
         tracing::error!(
             address = self.address,
             namespace = %self.namespace,
             tasks = self.last_known.take_tasks(),
-            hint = "Redis was emptied or has evicted keys; its tasks are lost unless a backup is restored or they are put again",
-            "the timeline is lost: its layout is gone from redis; writing it again"
+            reason,
+            hint = "Redis was emptied, restarted without its data, or has evicted keys; the tasks are lost unless a backup is \
+                    restored or they are put again",
+            "the timeline is lost"
         );
     }
 
