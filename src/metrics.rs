@@ -308,6 +308,7 @@ impl Metrics {
         self.lane_paused.remove(&label);
         self.in_flight.remove(&label);
         self.oldest_due.remove(&label);
+        self.unreadable.remove(&label);
     }
 
     /// Counts passed-over occurrences of a lane, by catch-up: `once`, `all`, `none`.

@@ -21,7 +21,7 @@ const MAX_NAMED: usize = 10;
 
 /// Maximum number of pairs of reason and destination whose deaths are counted apart. Further deaths are counted together for each
 /// reason.
-const MAX_DESTINATIONS: usize = 1000;
+const MAX_DEATH_KINDS: usize = 1000;
 
 /// Counts events of one kind, and says at most once a minute how many there were since the last time.
 #[derive(Debug, Default)]
@@ -34,12 +34,12 @@ impl EventCount {
     /// Adds events. Returns the number to log, if it is time.
     pub(super) fn add(&mut self, events: u64, now: Instant) -> Option<u64> {
         self.unlogged += events;
-        self.take_count(now)
+        self.take_count(now, false)
     }
 
-    /// Returns the number to log, if there are events and it is time.
-    pub(super) fn take_count(&mut self, now: Instant) -> Option<u64> {
-        let is_time = self.last.is_none_or(|last| now.duration_since(last) >= LOG_PAUSE);
+    /// Returns the number to log, if there are events, and it is time or `at_once`.
+    pub(super) fn take_count(&mut self, now: Instant, at_once: bool) -> Option<u64> {
+        let is_time = at_once || self.last.is_none_or(|last| now.duration_since(last) >= LOG_PAUSE);
         if self.unlogged == 0 || !is_time {
             return None;
         }
@@ -117,7 +117,7 @@ impl DeathLog {
     /// destination, and fewer than [`MAX_FIRST_LINES`] were logged in this minute.
     pub(super) fn add(&mut self, reason: Reason, destination: &str, detail: &str, now: Instant) -> Option<Deaths> {
         self.since.get_or_insert(now);
-        let is_full = self.unlogged.len() >= MAX_DESTINATIONS;
+        let is_full = self.unlogged.len() >= MAX_DEATH_KINDS;
         let key = (reason.as_str(), destination.to_owned());
         let key = if is_full && !self.unlogged.contains_key(&key) { (key.0, "others".to_owned()) } else { key };
         if let Some(known) = self.unlogged.get_mut(&key) {
@@ -190,10 +190,13 @@ mod tests {
     #[test]
     fn events_are_summed_up_once_a_minute() {
         let (mut count, start) = (EventCount::default(), Instant::now());
-        assert_eq!(count.take_count(start), None);
+        assert_eq!(count.take_count(start, false), None);
         assert_eq!(count.add(3, start), Some(3), "the first ones at once");
         assert_eq!((count.add(4, after(start, 1)), count.add(5, after(start, 59))), (None, None));
-        assert_eq!((count.take_count(after(start, 60)), count.take_count(after(start, 120))), (Some(9), None));
+        assert_eq!(
+            (count.take_count(after(start, 60), false), count.take_count(after(start, 120), false)),
+            (Some(9), None)
+        );
     }
 
     #[test]

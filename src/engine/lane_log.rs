@@ -44,8 +44,8 @@ impl LaneContext {
             Some(others) => others,
             None => return,
         };
-        let is_overload = matches!(trouble.fault, Fault::Refusing | Fault::Unavailable);
-        let waits = is_overload || self.waits_forever && health < Health::GivenUp;
+        let makes_it_refuse = matches!(trouble.fault, Fault::Refusing | Fault::Unavailable);
+        let waits = makes_it_refuse || self.waits_forever && health < Health::GivenUp;
         if waits {
             warn!(
                 sink,
@@ -110,8 +110,9 @@ impl LaneContext {
         let now = Instant::now();
         let deaths = self.deaths.lock().take_unlogged(now, at_once);
         deaths.iter().for_each(|deaths| self.log_deaths(deaths));
-        let (passed_over, dropped) = (self.passed_over.lock().take_count(now), self.dropped.lock().take_count(now));
+        let passed_over = self.passed_over.lock().take_count(now, at_once);
         self.warn_passed_over(passed_over);
+        let dropped = self.dropped.lock().take_count(now, at_once);
         self.error_dropped(dropped);
     }
 

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use punctual_sinks::{RecentMap, Sink};
 use tokio::sync::watch;
@@ -263,11 +264,12 @@ impl Engine {
         context.lanes.values().for_each(|lane| lane.log_counted(true));
         instances::send_last_beat(context).await;
         context.closed.cancel();
-        for sink in context.sinks.values() {
+        join_all(context.sinks.values().map(|sink| async {
             if let Err(error) = sink.sink.close(LAST_WRITE_TIMEOUT).await {
                 warn!(sink = sink.name, %error, "the sink was not closed in time");
             }
-        }
+        }))
+        .await;
         self.loops.close();
         let ended = tokio::time::timeout(LAST_WRITE_TIMEOUT, self.loops.wait()).await.is_ok();
         if !settled {

@@ -217,10 +217,7 @@ impl Session {
         loop {
             let sent = Instant::now();
             match self.ask(&call.command, timeout, expiry).await {
-                Ok(value) => {
-                    self.answered();
-                    return Ok((sent, value));
-                }
+                Ok(value) => return Ok((sent, value)),
                 Err(CallError::Refused(error)) if error.code() == "NOSCRIPT" && loads < MAX_LOADS => {
                     // After SCRIPT FLUSH or a failover the script is missing. Nothing ran, so the call can be sent
                     // again once the script is loaded. Other scripts are loaded by their own calls.

@@ -33,7 +33,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 
 /// How often a node is asked again for slots before the layout is found.
-const ASK_INTERVAL: Duration = Duration::from_millis(500);
+const SLOT_ASK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The pause between two log lines while Redis is unreachable.
 const LOG_PAUSE: Duration = Duration::from_secs(60);
@@ -106,7 +106,7 @@ impl LinkTask {
                 changed = result.changed() => changed.map_err(|error| error.to_string())?,
                 () = self.node.assigned.notified() => {}
                 // The node with the layout may be replaced, and perhaps no other node is connected that can be asked for it.
-                () = tokio::time::sleep(ASK_INTERVAL) => {
+                () = tokio::time::sleep(SLOT_ASK_INTERVAL) => {
                     let wanted = routes.wanted();
                     self.nodes.ask(&self.node, session, &wanted, self.connector.response_timeout).await;
                 }

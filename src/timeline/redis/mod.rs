@@ -79,7 +79,7 @@ use crate::task::{Key, Lane, Shard, TaskId};
 const MAX_LANES_REMEMBERED: usize = 32;
 
 /// The pause before Redis is asked again for its settings.
-const ASK_INTERVAL: Duration = Duration::from_millis(200);
+const ADVICE_RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// The timeline in Redis. Dropping it closes its connections.
 pub struct RedisTimeline {
@@ -183,7 +183,7 @@ impl RedisTimeline {
             if let Ok(advice) = self.nodes.advice(self.durability, self.response_timeout).await {
                 return advice;
             }
-            tokio::time::sleep(ASK_INTERVAL).await;
+            tokio::time::sleep(ADVICE_RETRY_PAUSE).await;
         }
     }
 

@@ -11,7 +11,7 @@ use super::nodes::Nodes;
 use super::routes::Slot;
 use super::session::{Session, detail};
 
-/// A call is sent again at once after so many `MOVED` in a row; after each further one there is a pause.
+/// A call is sent again at once after so many `MOVED`; after each further one there is a pause.
 const MAX_QUICK_MOVES: u32 = 3;
 
 /// The pause before a call is sent again that a node refused because its slot is elsewhere or being moved.

@@ -55,7 +55,7 @@ impl Advice {
     }
 }
 
-/// The settings that are dangerous for a timeline, or that Redis does not report them.
+/// Returns an advice for each dangerous setting, or a single one if Redis does not report its settings.
 pub(super) async fn advice(
     session: &Session,
     durability: Durability,

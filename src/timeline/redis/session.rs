@@ -108,7 +108,7 @@ impl Session {
         self.broken.cancel();
     }
 
-    pub(super) fn answered(&self) {
+    fn answered(&self) {
         self.silences.store(0, Ordering::Relaxed);
     }
 
@@ -158,7 +158,10 @@ impl Session {
         match answer {
             None => Err(CallError::Unanswered(format!("no answer within {timeout:?}"))),
             Some(Ok(Value::ServerError(error))) => Err(self.refused(error)),
-            Some(Ok(value)) => Ok(value),
+            Some(Ok(value)) => {
+                self.answered();
+                Ok(value)
+            }
             Some(Err(error)) => match ServerError::try_from(error) {
                 Ok(error) => Err(self.refused(error)),
                 Err(error) => {
