@@ -53,6 +53,12 @@ impl Timestamp {
         Timestamp(self.0.saturating_sub(millis(span)))
     }
 
+    /// The beginning of its second: for a time that is known by how long ago it was, and shown again and again.
+    #[must_use]
+    pub fn whole_second(self) -> Timestamp {
+        Timestamp(self.0 - self.0.rem_euclid(1000))
+    }
+
     /// How much later this time is than `earlier`; zero if it is not later.
     #[must_use]
     pub fn since(self, earlier: Timestamp) -> Duration {

@@ -24,7 +24,7 @@ pub(super) const PAGE_ENTRIES: usize = 1000;
 
 /// The instance, and how to show its answer.
 #[derive(Args)]
-pub(super) struct TaskPlace {
+pub(super) struct CallArguments {
     #[command(flatten)]
     pub(super) target: ApiTarget,
     /// Show the instance's answer as it is
@@ -34,7 +34,7 @@ pub(super) struct TaskPlace {
 
 /// An instance, and how to show its answers.
 pub(super) struct ApiCaller<'a> {
-    pub(super) place: &'a TaskPlace,
+    pub(super) place: &'a CallArguments,
     client: Client,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct ProblemView {
 }
 
 impl ApiCaller<'_> {
-    pub(super) fn new(place: &TaskPlace) -> Result<ApiCaller<'_>, Failure> {
+    pub(super) fn new(place: &CallArguments) -> Result<ApiCaller<'_>, Failure> {
         Ok(ApiCaller { place, client: Client::new(&place.target)? })
     }
 

@@ -88,7 +88,7 @@ struct Tally {
 
 /// Why a batch ended early.
 enum Ended {
-    Printable(String),
+    Failed(String),
     Signal(&'static str),
 }
 
@@ -124,7 +124,7 @@ pub(super) async fn put(client: &Client, file: &Path, json: bool) -> Result<(), 
     std::thread::spawn(move || tell_end.send(show(inbox, &showing)).ok());
     let mut tally = Tally::new(json, bar, shown, lines);
     let followed = async {
-        let ended = tally.follow(client, response, &progress).await.map_err(Ended::Printable);
+        let ended = tally.follow(client, response, &progress).await.map_err(Ended::Failed);
         tally.shown = None;
         (ended, (&mut end).await)
     };
@@ -339,7 +339,7 @@ impl Tally {
         let retry_hint = "put the file again from there, or as a whole: an equal task is `unchanged`, but the time of \
                           an `in` starts again";
         match ended {
-            Err(Ended::Printable(detail)) => {
+            Err(Ended::Failed(detail)) => {
                 Err(Failure::failed(anyhow!("{doing} at `{}`: {detail}; {known}, {beyond}", client.shown()))
                     .hint(retry_hint))
             }

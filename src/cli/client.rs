@@ -184,12 +184,13 @@ impl Client {
             401 => {
                 failure.hint(format!("`{}` has other tokens: {}", self.address.shown, target::how_to_give_a_token()))
             }
-            403 => {
-                failure.hint("`scope` in the section of this token in the instance's configuration says what it may")
-            }
+            403 => failure.hint(
+                "the section of this token in the instance's configuration says what it may: `scope`, `prefix`, `lanes` and \
+                 `destinations`",
+            ),
             412 => failure.hint("`punctual task get` shows the task as it is now, with its `etag`"),
             409 => failure.hint("its occurrence ends in a moment: try again"),
-            503 => failure.hint("nothing takes effect after this answer: try again"),
+            503 => failure.hint("try again; a request that changes something takes no effect after this answer"),
             _ => failure,
         }
     }

@@ -5,7 +5,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::api_caller::{ApiCaller, TaskPlace, members, path_segment};
+use super::api_caller::{ApiCaller, CallArguments, members, path_segment};
 use super::out::{self, Printable};
 use super::{Failure, say};
 use crate::clock::{Clock, LocalClock, Timestamp};
@@ -29,7 +29,7 @@ pub(super) struct LaneArguments {
     /// The lane
     lane: String,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Args)]

@@ -22,7 +22,7 @@ pub(super) struct ScheduleArguments {
     #[arg(long, value_name = "EXPRESSION")]
     cron: Option<String>,
     /// The zone of --cron: Europe/Berlin; the default is UTC, or that of the instance
-    #[arg(long, value_name = "ZONE", conflicts_with = "file")]
+    #[arg(long, aliases = ["timezone", "tz"], value_name = "ZONE", conflicts_with = "file")]
     pub(super) zone: Option<String>,
     /// No occurrence before this time; --every counts from it
     #[arg(long, value_name = "TIME", conflicts_with = "file")]

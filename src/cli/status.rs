@@ -8,7 +8,7 @@ use clap::Args;
 use hyper::Method;
 use serde::Deserialize;
 
-use super::api_caller::{ApiCaller, TaskPlace};
+use super::api_caller::{ApiCaller, CallArguments};
 use super::out::{self, Printable};
 use super::{Failure, say};
 use crate::clock::Timestamp;
@@ -29,7 +29,7 @@ pub(super) struct StatusArguments {
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 /// What the commands use of `GET /v1/stats`.
@@ -178,7 +178,7 @@ fn table(stats: &StatsView) -> String {
         let oldest = oldest.filter(|late| late.as_secs() > 0);
         let oldest = oldest.map_or("-".to_owned(), |late| duration::format(Duration::from_secs(late.as_secs())));
         let per_second = format!("{:.0}", lane.published_per_s);
-        let late = lane.lateness_ms.as_ref().map_or("-".to_owned(), |late| format!("{:.1}ms", late.p99));
+        let late = lane.lateness_ms.as_ref().map_or("-".to_owned(), |late| shown_lateness(late.p99));
         let [waiting, overdue, in_flight, paused] = &numbers;
         text += &row([name.as_str(), sink, waiting, overdue, in_flight, paused, &per_second, &late, &oldest]);
     }
@@ -206,6 +206,17 @@ fn table(stats: &StatsView) -> String {
         text += &format!("lane {name}: this instance does not serve it, {} tasks wait\n", lane.waiting);
     }
     text + &stats.instance_troubles() + &stats.sink_troubles(None)
+}
+
+/// A lateness in ms as text: from a second on in whole seconds, because the buckets behind it are wide there.
+fn shown_lateness(ms: f64) -> String {
+    /// The upper bound of the last bucket.
+    const MAX: Duration = Duration::from_secs(600);
+    match Duration::from_secs_f64(ms / 1000.0) {
+        late if late >= MAX => format!(">{}", duration::format(MAX)),
+        late if late.as_secs() > 0 => duration::format(Duration::from_secs(late.as_secs())),
+        _ => format!("{ms:.1}ms"),
+    }
 }
 
 impl Display for PauseView {

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::api_caller::{ApiCaller, TaskPlace, path_segment};
+use super::api_caller::{ApiCaller, CallArguments, path_segment};
 use super::client::{ApiAnswer, Client};
 use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
@@ -35,6 +35,10 @@ use crate::task::spec::write::{MessageView, RetryView, TaskView};
 /// Maximum size of a file with a task, in bytes; the most that an instance can be configured to accept.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
+const PUT_USAGE: &str =
+    "punctual task put <ID> <--in <DURATION>|--at <TIME>|--every <DURATION>|--cron <EXPRESSION>> [OPTIONS]
+       punctual task put --file <FILE> [ID] [OPTIONS]";
+
 const PUT_EXAMPLES: &str = "Examples:
   punctual task put order-1.unpaid --in 15m --destination orders.cancel --payload '{\"order\": 1}'
   punctual task put report --cron '30 6 * * MON-FRI' --zone Europe/Berlin --destination reports.build --text daily
@@ -47,12 +51,12 @@ const MAX_PAST: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Subcommand)]
 pub(super) enum TaskCommand {
     /// Create a task, or replace the one with this id; or do so with every line of a file
-    #[command(after_help = PUT_EXAMPLES)]
+    #[command(override_usage = PUT_USAGE, after_help = PUT_EXAMPLES)]
     Put(Box<PutArguments>),
     /// Show a task
     Get(GetArguments),
     /// Cancel tasks: some, or all that match a filter
-    #[command(after_help = task_bulk::CANCEL_EXAMPLES)]
+    #[command(aliases = ["delete", "remove", "rm"], after_help = task_bulk::CANCEL_EXAMPLES)]
     Cancel(TasksArguments),
     /// List tasks that wait or are in flight, in no order
     #[command(after_help = task_list::EXAMPLES)]
@@ -69,7 +73,7 @@ pub(super) enum TaskCommand {
     #[command(after_help = task_bulk::RESUME_EXAMPLES)]
     Resume(TaskResumeArguments),
     /// Publish tasks now, whatever their dues; recurring ones then go on as before
-    #[command(after_help = task_moves::TRIGGER_EXAMPLES)]
+    #[command(alias = "run", after_help = task_moves::TRIGGER_EXAMPLES)]
     Trigger(TaskIdsArguments),
     /// Skip the next occurrence of recurring tasks
     #[command(after_help = task_moves::SKIP_EXAMPLES)]
@@ -84,7 +88,7 @@ pub(super) struct IdArguments {
     /// The task's id
     id: String,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Args)]
@@ -119,7 +123,7 @@ pub(super) struct PutArguments {
     #[arg(long, value_name = "TEXT", conflicts_with = "file")]
     key: Option<String>,
     /// Topic, subject, stream, queue or exchange; the default is the lane's
-    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    #[arg(long, aliases = ["topic", "subject", "queue", "stream"], value_name = "NAME", conflicts_with = "file")]
     destination: Option<String>,
     /// The lane it waits in
     #[arg(long, value_name = "NAME", conflicts_with = "file")]
@@ -140,7 +144,7 @@ pub(super) struct PutArguments {
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 /// The members of an answer that the commands use.
@@ -220,7 +224,7 @@ async fn get(arguments: &GetArguments) -> Result<(), Failure> {
     })
 }
 
-fn show(place: &TaskPlace, answer: &ApiAnswer, detail: impl FnOnce() -> String) -> Result<(), Failure> {
+fn show(place: &CallArguments, answer: &ApiAnswer, detail: impl FnOnce() -> String) -> Result<(), Failure> {
     if place.json { out::json(&answer.text) } else { say(&detail()) }
 }
 
@@ -301,7 +305,7 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
 
 /// Calls the API about one task.
 async fn call(
-    place: &TaskPlace,
+    place: &CallArguments,
     method: Method,
     verb: &str,
     id: &str,

@@ -5,7 +5,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::api_caller::{ApiCaller, TaskPlace, for_each, members, path_segment, problem};
+use super::api_caller::{ApiCaller, CallArguments, for_each, members, path_segment, problem};
 use super::confirm::confirm;
 use super::out::{self, Printable};
 use super::task_list::FilterArguments;
@@ -45,7 +45,7 @@ pub(super) struct TasksArguments {
     #[arg(long, conflicts_with = "ids")]
     yes: bool,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Args)]

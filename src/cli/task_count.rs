@@ -6,7 +6,7 @@ use clap::Args;
 use hyper::Method;
 use serde::Deserialize;
 
-use super::api_caller::{ApiCaller, TaskPlace, with_query};
+use super::api_caller::{ApiCaller, CallArguments, with_query};
 use super::out::{self, Printable};
 use super::{Failure, say};
 
@@ -29,7 +29,7 @@ pub(super) struct TaskCountArguments {
     #[arg(long, value_name = "NUMBER", requires = "from")]
     windows: Option<u64>,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Deserialize)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::api_caller::{ApiCaller, PAGE_ENTRIES, TaskPlace, path_segment, problem};
+use super::api_caller::{ApiCaller, CallArguments, PAGE_ENTRIES, path_segment, problem};
 use super::out::{self, Printable};
 use super::task_list::FilterArguments;
 use super::{Failure, tell};
@@ -29,7 +29,7 @@ pub(super) struct ExportArguments {
     #[command(flatten)]
     filter: FilterArguments,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Deserialize)]

@@ -4,7 +4,7 @@ use clap::Args;
 use hyper::Method;
 use serde::Deserialize;
 
-use super::api_caller::{ApiCaller, TaskPlace, with_query};
+use super::api_caller::{ApiCaller, CallArguments, with_query};
 use super::out::{self, Printable};
 use super::{Failure, say, tell};
 
@@ -43,7 +43,7 @@ pub(super) struct TaskListArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Args)]
@@ -61,7 +61,7 @@ pub(super) struct UpcomingArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     limit: u64,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Deserialize)]

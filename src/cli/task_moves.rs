@@ -5,7 +5,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::api_caller::{ApiCaller, TaskPlace, for_each, path_segment};
+use super::api_caller::{ApiCaller, CallArguments, for_each, path_segment};
 use super::out::{self, Printable};
 use super::{Failure, say};
 
@@ -22,7 +22,7 @@ pub(super) struct TaskIdsArguments {
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Args)]

@@ -3,7 +3,7 @@
 //! Compiled only with the cargo feature `fault-points`; without it a point does nothing.
 //! `PUNCTUAL_FAULT_POINT=<name>[:<n>]` selects a point, and optionally its n-th passing. With
 //! `PUNCTUAL_FAULT_ID=<task>` only passings that concern this task count. Only `before_publish` knows its tasks, so no
-//! other point is reached with it. `mid_publish`, `after_part_settle`, `before_extend` and `after_extend` are reached
+//! other point may be selected with it. `mid_publish`, `after_part_settle`, `before_extend` and `after_extend` are reached
 //! between two halves of a batch. They need a claim of several occurrences for one destination, and no other claim.
 
 string_enum! {
@@ -84,14 +84,20 @@ mod armed {
         PLAN.get_or_init(|| std::env::var("PUNCTUAL_FAULT_POINT").ok().map(|text| read(&text))).as_ref()
     }
 
-    /// Panics at an unknown name: a test that never reaches its point would prove nothing.
+    /// Panics at an unknown name, or at a task with a point that knows none: a test that never reaches its point would prove
+    /// nothing.
     fn read(text: &str) -> Plan {
         let (name, passing) = text.split_once(':').unwrap_or((text, "1"));
         let point = Point::of(name);
         let (Some(point), Ok(left)) = (point, passing.parse()) else {
             panic!("PUNCTUAL_FAULT_POINT=`{text}` names no fault point")
         };
-        Plan { point, left: AtomicU64::new(left), task: std::env::var("PUNCTUAL_FAULT_ID").ok() }
+        let task = std::env::var("PUNCTUAL_FAULT_ID").ok();
+        assert!(
+            task.is_none() || point == Point::BeforePublish,
+            "only `before_publish` knows the task of PUNCTUAL_FAULT_ID"
+        );
+        Plan { point, left: AtomicU64::new(left), task }
     }
 
     /// Passes a point. At the selected point, this ends the process.

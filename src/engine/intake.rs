@@ -36,14 +36,14 @@ const SHOWN_DUES: usize = 3;
 pub struct Intake {
     pub(super) timeline: Arc<dyn Timeline>,
     pub(super) lanes: Arc<BTreeMap<Lane, LaneRequirements>>,
-    pub(super) browse_lock: ScanLock,
+    pub(super) bulk_read_lock: BulkReadLock,
     refusals: Arc<PutRefusals>,
 }
 
 /// When the next call that reads much may begin: a browse of the dead, or a list or count of tasks. A caller holds this
 /// lock during its call, so only one runs at a time. A pause follows, as long as the call took and at most 0.1 s, so
 /// that the timeline is free for publishing.
-pub(super) type ScanLock = Arc<AsyncMutex<Option<Instant>>>;
+pub(super) type BulkReadLock = Arc<AsyncMutex<Option<Instant>>>;
 
 /// What a lane requires of its tasks.
 #[derive(Clone, Default)]
@@ -193,7 +193,7 @@ impl Intake {
     /// An intake for tasks of `lanes`.
     #[must_use]
     pub fn new(timeline: Arc<dyn Timeline>, lanes: BTreeMap<Lane, LaneRequirements>) -> Intake {
-        Intake { timeline, lanes: Arc::new(lanes), browse_lock: ScanLock::default(), refusals: Arc::default() }
+        Intake { timeline, lanes: Arc::new(lanes), bulk_read_lock: BulkReadLock::default(), refusals: Arc::default() }
     }
 
     /// Whether the timeline refused a put, or did not confirm one, in the last 5 s. A put that it accepts at least 1 s

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::engine::dead::MAX_BROWSE_PAUSE;
+use crate::engine::dead::MAX_BULK_READ_PAUSE;
 use crate::engine::intake::Intake;
 use crate::task::{Lane, Shard, TaskId};
 use crate::timeline::{
@@ -75,7 +75,7 @@ pub enum ListError {
 
 impl Intake {
     /// Lists tasks of the lanes that `may_list` allows, from `position` on. A page has about `max` tasks, and more by
-    /// up to one part. Starts no further part once `patience` has passed, so a page can be empty although more follow.
+    /// up to one part. Starts no further part once `time_limit` has passed, so a page can be empty although more follow.
     ///
     /// # Errors
     /// [`ListError`].
@@ -85,7 +85,7 @@ impl Intake {
         filter: &TaskFilter,
         mut position: Option<ListPosition>,
         max: usize,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<TaskPage, ListError> {
         let begun = Instant::now();
         let (mut tasks, mut parts) = (Vec::new(), 0);
@@ -99,7 +99,7 @@ impl Intake {
                 let same = position.take().filter(|position| here(position) && lane == position.lane);
                 let (mut cursor, mut process) = same.map_or((0, 0), |position| (position.cursor, position.process));
                 loop {
-                    if tasks.len() >= max || (parts > 0 && begun.elapsed() >= patience) {
+                    if tasks.len() >= max || (parts > 0 && begun.elapsed() >= time_limit) {
                         let next = Some(ListPosition { shard: shard.number(), lane, cursor, process });
                         return Ok(TaskPage { tasks, next });
                     }
@@ -120,11 +120,11 @@ impl Intake {
         Ok(TaskPage { tasks, next: None })
     }
 
-    /// Lists up to `max` tasks that wait, by due and then by id, from `from` on. Starts no further call once `patience`
+    /// Lists up to `max` tasks that wait, by due and then by id, from `from` on. Starts no further call once `time_limit`
     /// has passed.
     ///
     /// # Errors
-    /// An error of the timeline; [`TimelineError::Late`] if `patience` passed before the first task of the page was
+    /// An error of the timeline; [`TimelineError::Late`] if `time_limit` passed before the first task of the page was
     /// known. If it passes later, the page ends early.
     pub async fn upcoming_tasks(
         &self,
@@ -132,9 +132,9 @@ impl Intake {
         prefix: &str,
         from: Timestamp,
         max: usize,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<UpcomingPage, TimelineError> {
-        let give_up = Instant::now() + patience;
+        let give_up = Instant::now() + time_limit;
         let mut sources = Vec::new();
         for shard in Shard::all(self.timeline.shards()) {
             let lanes = self.lanes_of(shard).await?.into_iter().filter(|lane| may_list(lane));
@@ -168,7 +168,7 @@ impl Intake {
         Ok(page)
     }
 
-    /// Counts the tasks of each lane over all shards. Starts no further call once `patience` has passed.
+    /// Counts the tasks of each lane over all shards. Starts no further call once `time_limit` has passed.
     ///
     /// # Errors
     /// An error of the timeline; [`TimelineError::Late`] if not every lane was counted in time.
@@ -176,9 +176,9 @@ impl Intake {
         &self,
         may_count: impl Fn(&Lane) -> bool,
         borders: &[Timestamp],
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<BTreeMap<Lane, LaneCounts>, TimelineError> {
-        let give_up = Instant::now() + patience;
+        let give_up = Instant::now() + time_limit;
         let mut counts: BTreeMap<Lane, LaneCounts> = BTreeMap::new();
         for shard in Shard::all(self.timeline.shards()) {
             for lane in self.lanes_of(shard).await?.into_iter().filter(|lane| may_count(lane)) {
@@ -203,13 +203,13 @@ impl Intake {
 
     /// Makes a call that reads much, after the previous such call and its pause.
     pub(super) async fn one_at_a_time<T>(&self, call: impl Future<Output = T>) -> T {
-        let mut paused_until = self.browse_lock.lock().await;
+        let mut paused_until = self.bulk_read_lock.lock().await;
         if let Some(until) = *paused_until {
             tokio::time::sleep_until(until).await;
         }
         let begun = Instant::now();
         let answer = call.await;
-        *paused_until = Some(Instant::now() + begun.elapsed().min(MAX_BROWSE_PAUSE));
+        *paused_until = Some(Instant::now() + begun.elapsed().min(MAX_BULK_READ_PAUSE));
         answer
     }
 }

@@ -232,7 +232,7 @@ fn last_glance(context: &Context) -> Option<Timestamp> {
 
 fn lost(context: &Context) -> Option<Timestamp> {
     let lost_for = context.timeline.lost_for().filter(|lost_for| *lost_for < LOST_SHOWN_FOR)?;
-    Some(context.timeline.any_clock().now().minus(lost_for))
+    Some(context.timeline.any_clock().now().minus(lost_for).whole_second())
 }
 
 /// Shows the difference between the clocks of this machine and of Redis, and logs a large one.

@@ -431,7 +431,7 @@ fn sink_view(sink: &SinkState, now: Timestamp, is_limited: bool) -> SinkView {
     let failing = |(failing, waiting): &(FailingDestination, u64)| FailingView {
         destination: failing.destination.clone(),
         status: failing.status,
-        since: now.minus(failing.failing_for).to_string(),
+        since: now.minus(failing.failing_for).whole_second().to_string(),
         waiting: *waiting,
         detail: failing.detail.clone(),
     };

@@ -35,10 +35,14 @@ pub fn parse(text: &str) -> Result<Duration, BadDuration> {
         let letters = more.bytes().take_while(u8::is_ascii_alphabetic).count();
         let (unit, more) = more.split_at(letters);
         if number.is_empty() {
-            return Err(bad("a number is missing"));
+            return Err(bad(if rest.starts_with('-') { "it is negative" } else { "a number is missing" }));
         }
         if unit.is_empty() {
-            return Err(bad("a unit is missing"));
+            return Err(bad(match more.chars().next() {
+                Some('.' | ',') => "it has a fraction",
+                Some(' ') => "there is a space before the unit",
+                _ => "a unit is missing",
+            }));
         }
         if !UNITS.iter().any(|(name, _)| *name == unit) {
             return Err(bad("a unit is unknown"));

@@ -65,7 +65,7 @@ fn a_token_comes_from_the_environment_or_a_file_and_never_shows() {
             "the variable `PUNCTUAL_TOKEN`, or a file that `--token-file`",
         ),
         (Some(UNKNOWN), "the token is not known here", "has other tokens: the variable `PUNCTUAL_TOKEN`"),
-        (Some(READER), "the token has no scope `write`", "`scope` in the section of this token"),
+        (Some(READER), "the token has no scope `write`", "says what it may: `scope`"),
     ] {
         let variables: Vec<_> = token.map(|token| ("PUNCTUAL_TOKEN", token)).into_iter().collect();
         let refused = call(&put(url, &[]), &variables);

@@ -256,7 +256,7 @@ fn answers_that_cannot_be_written_are_a_failure_after_all_are_put() {
     assert_eq!(put.code, Some(1), "{}", put.err);
     let detail = "put 99 tasks: 99 created\nerror: cannot write to stdout: No space left";
     assert!(put.err.starts_with(detail), "{}", put.err);
-    // A reader that has gone has seen what it wanted.
+    // A reader that closes the pipe has read enough: this is no failure.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let put = read(punctual(&batch).stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());

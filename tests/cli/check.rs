@@ -339,7 +339,7 @@ fn a_check_warns_of_a_redis_that_evicts_or_does_not_persist() {
     let config = format!("[redis]\nurl = \"{}\"\n[sinks.a]\nurl = \"memory:\"\n", well.url());
     let (run, _) = check(&config);
     assert!(run.code == Some(0) && !run.out.contains("warning"), "{}", run.out);
-    // Once an instance has started, another layout is stored.
+    // Once an instance has started, its layout is stored, and another number of shards is refused.
     drop(Punctual::start(&config));
     let (run, _) = check(&config);
     assert!(run.out.contains("a timeline of 4 shards under the namespace `default`"), "{}", run.out);

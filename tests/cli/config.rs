@@ -1,4 +1,4 @@
-//! `punctual config`: every option, its value and origin; and faults of files.
+//! `punctual config`: every option, its value and origin; and refused values.
 
 use serde_json::Value;
 

@@ -135,8 +135,8 @@ fn a_lane_that_is_neither_configured_nor_has_dead_is_named_with_those_there_are(
 }
 
 #[test]
-fn a_requeue_tells_what_died_again() {
-    // A requeued occurrence is published whatever its catch-up, so it is the broken sink that lets it die again.
+fn a_requeue_with_wait_tells_that_none_died_again() {
+    // A requeued occurrence is published whatever its catch-up, so it does not die again as `too late`.
     let (_server, url) = with_dead(2);
     let requeued = run(&["dead", "requeue", &key(0), "--wait", "300ms", "--url", &url]);
     let expected = format!("requeued {}\nnone died again within 300ms\n", key(0));

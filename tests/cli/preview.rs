@@ -26,7 +26,7 @@ fn a_preview_shows_the_dues_that_a_put_answers() {
 }
 
 #[test]
-fn a_preview_says_when_clocks_change() {
+fn a_preview_follows_the_clock_changes_of_its_zone() {
     let night = ["--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--from", "2027-03-27T00:00:00Z", "--count", "3"];
     assert_eq!(dues(&night), ["2027-03-27T01:30:00.000Z", "2027-03-28T01:00:00.000Z", "2027-03-29T00:30:00.000Z"]);
 }

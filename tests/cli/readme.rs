@@ -136,7 +136,7 @@ fn play_on(story: &Story, act: impl FnOnce(u16, &Path)) -> (String, String) {
                     asked.is_ok_and(|status| status.success())
                 };
                 let ready = support::patient(Duration::from_secs(10), || ["http", "https"].iter().any(answers));
-                assert!(ready, "the instance of {} {} takes nothing in", story.page, story.name);
+                assert!(ready, "the instance of {} {} is not ready", story.page, story.name);
             }
             "tour" => {
                 let port = serving.as_ref().map_or("7171".to_owned(), |serving| serving.port.to_string());

@@ -39,8 +39,7 @@ fn an_instance_logs_its_name_and_a_signal_stops_it_in_order() {
     }
 }
 
-/// Clients without a token take all places. They leave the files that Redis and the sinks need, and do not keep probes
-/// out.
+/// Silent clients take all places. They leave the files that Redis and the sinks need, and do not keep probes out.
 #[test]
 fn the_limit_of_open_files_is_raised_and_leaves_some_for_redis_and_the_sinks() {
     let config = "probe_listen = \"127.0.0.1:0\"\n[redis]\nurl = \"memory:\"\n[sinks.default]\nurl = \"stdout:\"\n";
@@ -74,7 +73,7 @@ fn a_second_signal_stops_the_instance_at_once() {
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     };
-    // A request whose body never arrives; a stop waits for it.
+    // A request whose body never arrives; a stop waits two seconds for it.
     let head = "PUT /v1/tasks/a HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     // `100 Continue` shows that the server waits for the body.
@@ -134,7 +133,7 @@ fn another_number_of_shards_is_refused_also_if_redis_answers_late() {
     redis.server.signal("STOP");
     let arguments = ["serve", "--redis", &redis.url(), "--sink", "stdout:", "--listen", "127.0.0.1:0"];
     let child = punctual(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    // It serves while it waits for its Redis, which then turns out to be another one's.
+    // The instance serves while it waits for its Redis, which then turns out to have another number of shards.
     std::thread::sleep(Duration::from_secs(6));
     redis.server.signal("CONT");
     let run = read(child.wait_with_output().unwrap());

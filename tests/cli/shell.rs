@@ -1,4 +1,4 @@
-//! Help, completions and the manual page, generated from one definition and compared with snapshots.
+//! Help, completions and the manual page, generated from one definition. The help is compared with snapshots.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! `punctual status` of a running instance.
+//! `punctual status`, `lane pause` and `lane resume` with a running instance.
 
 use serde_json::{Value, json};
 

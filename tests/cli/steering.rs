@@ -50,7 +50,7 @@ fn a_task_is_triggered_and_skipped() {
     let triggered = run(&["task", "trigger", "a", "--url", &url]);
     let key = triggered.out.strip_prefix("triggered ").unwrap_or_else(|| panic!("{}{}", triggered.out, triggered.err));
     wait_for(&server.log(), &format!("\"key\":\"{}\"", key.trim_end()));
-    // What was skipped stays skipped.
+    // The skipped occurrence stays skipped.
     let task: Value = serde_json::from_str(&run(&["task", "get", "a", "--json", "--url", &url]).out).unwrap();
     assert_eq!(task["due"], json!("2100-01-01T01:00:00.000Z"), "{task}");
     let audit = super::log(&server);

@@ -1,4 +1,4 @@
-//! `punctual task put | get | cancel` against a running instance.
+//! `punctual task put | get | cancel | list | upcoming | count` against a running instance.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
@@ -160,7 +160,7 @@ fn a_time_of_long_ago_is_refused_without_past_and_shown_as_overdue() {
     let batch = run_with(&["task", "put", "-f", "-", "--url", &url], line);
     let shown = "put 1 task: 1 created, 1 of them overdue, due at once\n";
     assert_eq!((batch.code, batch.out.as_str()), (Some(0), shown), "{}", batch.err);
-    // What is no time is left to the instance.
+    // The command does not judge a text that is no time; the instance refuses it.
     let unread = run(&["task", "put", "c", "--at", "yesterday", "--url", &url]);
     assert!(unread.code == Some(1) && unread.err.contains("/schedule/at: "), "{}", unread.err);
 }
@@ -207,7 +207,7 @@ pub(super) fn fake_server(status: &'static str, body: &[u8]) -> String {
     fake_server_by_path(move |_| (status, body.clone()))
 }
 
-/// Starts a server that answers each request by the line it begins with: status and body.
+/// Starts a server. `answer` gets the first line of each request, and returns the status and the body.
 pub(super) fn fake_server_by_path(answer: impl Fn(&str) -> (&'static str, Vec<u8>) + Send + 'static) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let place = format!("http://{}", listener.local_addr().unwrap());

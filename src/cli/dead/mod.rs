@@ -10,7 +10,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::api_caller::{ApiCaller, TaskPlace, path_segment};
+use super::api_caller::{ApiCaller, CallArguments, path_segment};
 use super::out::{self, Printable};
 use super::{Failure, say};
 
@@ -56,7 +56,7 @@ pub(super) struct ListArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Args)]
@@ -64,7 +64,7 @@ pub(super) struct ShowArguments {
     /// The idempotency key
     key: String,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Args)]
@@ -85,7 +85,7 @@ pub(super) struct ManyArguments {
     #[arg(long, conflicts_with = "keys")]
     yes: bool,
     #[command(flatten)]
-    place: TaskPlace,
+    place: CallArguments,
 }
 
 #[derive(Args)]
@@ -108,7 +108,7 @@ struct DeadView {
     destination: Option<Printable>,
 }
 
-/// The result of one.
+/// The answer to the requeue or discard of one key.
 #[derive(Deserialize)]
 struct DoneView {
     result: Printable,

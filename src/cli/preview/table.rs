@@ -41,7 +41,8 @@ pub(super) fn show(arguments: &PreviewArguments, text: &str, now: Timestamp) -> 
     };
     let (from, to) = (time("--from", &arguments.from)?.unwrap_or(now), time("--to", &arguments.to)?);
     let count = usize::try_from(arguments.count.clamp(1, MAX_COUNT)).unwrap_or(1);
-    let most = if to.is_some() { MAX_DUES_OF_TASK } else { count };
+    // One more tells whether there are more.
+    let most = if to.is_some() { MAX_DUES_OF_TASK + 1 } else { count };
     // A single task may stand on several lines.
     let one_line = serde_json::from_str::<Value>(text).map(|task| task.to_string());
     let text = one_line.as_deref().unwrap_or(text);
@@ -51,11 +52,12 @@ pub(super) fn show(arguments: &PreviewArguments, text: &str, now: Timestamp) -> 
         let read = spec::read(line.as_bytes(), &LIMITS, true, from).map_err(|faults| in_line(refused(&faults)))?;
         let Some(id) = read.id else { continue };
         let schedule = read.task.schedule;
-        let dues = dues(&schedule, &id, from, to, most).map_err(|detail| {
+        let mut dues = dues(&schedule, &id, from, to, most).map_err(|detail| {
             let detail = format!("cannot preview: {detail}");
             in_line(Failure::failed(anyhow!(detail)))
         })?;
         cut += usize::from(to.is_some() && dues.len() == most);
+        dues.truncate(most.min(MAX_DUES_OF_TASK));
         let zone = schedule.zone().map(str::to_owned);
         rows.extend(dues.into_iter().map(|due| Row { due, id: id.clone(), zone: zone.clone() }));
     }

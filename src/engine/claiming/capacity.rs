@@ -19,7 +19,7 @@ const NO_WAIT_TIME: Duration = Duration::from_secs(1);
 
 /// The wait helped if at least this part of the awaited occurrences is free, here an eighth: the sink is slow but makes
 /// progress.
-const HELPFUL_PART: u32 = 8;
+const HELPFUL_DIVISOR: u32 = 8;
 
 /// Capacity for occurrences in flight.
 pub(in crate::engine) struct Capacity {
@@ -27,7 +27,7 @@ pub(in crate::engine) struct Capacity {
     kib: Arc<Kib>,
     /// One claim waits at a time, so that freed capacity is not split into small parts. Holds the time until which claims
     /// do not wait for plenty.
-    turn: Mutex<Option<Instant>>,
+    no_wait_until: Mutex<Option<Instant>>,
     /// A quarter of the capacity. No claim waits for more, even if it asked for more.
     plenty: u32,
 }
@@ -55,7 +55,7 @@ impl Capacity {
         Capacity {
             occurrences: Arc::new(Semaphore::new(occurrences.clamp(1, Semaphore::MAX_PERMITS))),
             kib: Arc::new(kib),
-            turn: Mutex::default(),
+            no_wait_until: Mutex::default(),
             plenty: u32::try_from(occurrences / 4).unwrap_or(u32::MAX).max(1),
         }
     }
@@ -64,14 +64,14 @@ impl Capacity {
     /// Returns `None` once the capacity is closed.
     pub(in crate::engine) async fn take(&self, occurrences: usize, bytes: usize) -> Option<CapacityShare> {
         let occurrences = u32::try_from(occurrences).unwrap_or(u32::MAX).max(1);
-        let mut no_wait_until = self.turn.lock().await;
+        let mut no_wait_until = self.no_wait_until.lock().await;
         let waits = no_wait_until.is_none_or(|until| until <= Instant::now());
         let plenty = up_to(&self.occurrences, occurrences.min(self.plenty), occurrences);
         let found = match timeout(if waits { PLENTY_TIMEOUT } else { Duration::ZERO }, plenty).await {
             Ok(found) => found?,
             Err(_) => {
                 let free = u32::try_from(self.occurrences.available_permits()).unwrap_or(u32::MAX);
-                if waits && free < occurrences.min(self.plenty).div_ceil(HELPFUL_PART) {
+                if waits && free < occurrences.min(self.plenty).div_ceil(HELPFUL_DIVISOR) {
                     *no_wait_until = Some(Instant::now() + NO_WAIT_TIME);
                 }
                 up_to(&self.occurrences, 1, occurrences).await?

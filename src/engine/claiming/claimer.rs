@@ -235,7 +235,7 @@ impl Claimer {
             if !suspects {
                 lock.leave(&self.signal);
             }
-            suspects && lock.wait(&self.signal)
+            suspects && lock.join(&self.signal)
         });
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.lane.metrics.unreadable.inc_by(count(next_claim.unreadable()) - count(unreadable));

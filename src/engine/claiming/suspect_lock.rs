@@ -55,7 +55,7 @@ impl SuspectLock {
     }
 
     /// Joins the queue and returns at once: whether [`take`](SuspectLock::take) would grant the permit now.
-    pub(in crate::engine) fn wait(&self, signal: &Arc<WakeSignal>) -> bool {
+    pub(in crate::engine) fn join(&self, signal: &Arc<WakeSignal>) -> bool {
         let mut queue = self.0.lock();
         queue.join(signal);
         queue.is_next(signal, Instant::now())
@@ -150,9 +150,9 @@ mod tests {
         tokio::time::advance(Duration::from_millis(1)).await;
         let next = suspect_lock.take(&a).expect("it was long enough");
         drop(long);
-        assert!(!suspect_lock.wait(&b), "a permit that had timed out does not free the permit of another claimer");
+        assert!(!suspect_lock.join(&b), "a permit that had timed out does not free the permit of another claimer");
         drop(next);
-        assert!(suspect_lock.wait(&b));
+        assert!(suspect_lock.join(&b));
     }
 
     #[tokio::test(start_paused = true)]
@@ -165,7 +165,7 @@ mod tests {
             drop(turn.take().expect("it is its turn"));
             let notified = [&a, &b, &c].map(|signal| signal.take().is_some());
             assert_eq!(notified, [&a, &b, &c].map(|signal| Arc::ptr_eq(signal, next)), "it alone");
-            assert!([&a, &b, &c].iter().all(|one| Arc::ptr_eq(one, next) || !suspect_lock.wait(one)));
+            assert!([&a, &b, &c].iter().all(|one| Arc::ptr_eq(one, next) || !suspect_lock.join(one)));
             turn = suspect_lock.take(next);
         }
     }

@@ -20,7 +20,7 @@ use crate::timeline::{
 const SPARE_ENTRIES: usize = 8;
 
 /// After one shard was browsed the timeline gets a pause as long as that took, but at most this long.
-pub(in crate::engine) const MAX_BROWSE_PAUSE: Duration = Duration::from_millis(100);
+pub(in crate::engine) const MAX_BULK_READ_PAUSE: Duration = Duration::from_millis(100);
 
 /// Timeout of browsing all shards.
 const BROWSE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::{Clock, ManualClock};
-use crate::engine::dead::{MAX_BROWSE_PAUSE, RequeueError};
+use crate::engine::dead::{MAX_BULK_READ_PAUSE, RequeueError};
 use crate::engine::intake::LaneRequirements;
 use crate::task::{Key, Lane, Member, Record, Shard, When, samples};
 use crate::timeline::memory::{InjectedFault, MemoryTimeline};
@@ -187,15 +187,15 @@ async fn an_occurrence_that_died_again_after_the_scan_is_left_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_browse_of_the_dead_waits_for_the_previous_one_and_for_its_pause() {
     let (intake, _) = with_dead(10);
-    let held = intake.browse_lock.clone().lock_owned().await;
+    let held = intake.bulk_read_lock.clone().lock_owned().await;
     let (filter, begun) = (DeadFilter::default(), Instant::now());
     let look = || intake.dead(&filter, None, 1, SECOND);
     let release = async move {
         let mut held = held;
         tokio::time::sleep(SECOND).await;
-        *held = Some(Instant::now() + MAX_BROWSE_PAUSE);
+        *held = Some(Instant::now() + MAX_BULK_READ_PAUSE);
     };
     let (one, two, ()) = tokio::join!(look(), look(), release);
     assert_eq!(one.unwrap(), two.unwrap());
-    assert!(begun.elapsed() >= SECOND + MAX_BROWSE_PAUSE);
+    assert!(begun.elapsed() >= SECOND + MAX_BULK_READ_PAUSE);
 }

@@ -79,7 +79,7 @@ impl Failures {
     }
 
     /// Whether every failure, since the last one that said it is overloaded, allows that it still is.
-    pub(super) fn is_overloaded(&self) -> bool {
+    pub(super) fn is_refusing(&self) -> bool {
         self.observed.is_some() && self.counted.is_none()
     }
 
@@ -134,7 +134,7 @@ pub(super) fn is_blamed(fault: Fault) -> bool {
 
 /// Whether the destination, or the part of it that would take the message, takes none at present. Its messages wait without
 /// end.
-pub(super) fn is_overload(fault: Fault) -> bool {
+pub(super) fn makes_it_refuse(fault: Fault) -> bool {
     matches!(fault, Fault::Refusing | Fault::Unavailable)
 }
 
@@ -183,12 +183,12 @@ mod tests {
         let health = |failures: &Failures, now| failures.health(at(now), Some(at(now)), PATIENCE, PATIENCE);
         for fault in [Fault::Refusing, Fault::Unavailable] {
             (0..3600).for_each(|second| failures.add(at(second), fault, PATIENCE));
-            assert_eq!((health(&failures, 3600), failures.is_overloaded()), (Health::AtFault, true), "{fault:?}");
+            assert_eq!((health(&failures, 3600), failures.is_refusing()), (Health::AtFault, true), "{fault:?}");
         }
         // It is deleted: from now on its patience counts.
         for (second, expected) in [(3600, Health::AtFault), (3629, Health::AtFault), (3630, Health::GivenUp)] {
             failures.add(at(second), Fault::Destination, PATIENCE);
-            assert_eq!((health(&failures, second), failures.is_overloaded()), (expected, false));
+            assert_eq!((health(&failures, second), failures.is_refusing()), (expected, false));
         }
         // What says nothing about it does not restart its patience.
         failures.add(at(3631), Fault::Unavailable, PATIENCE);

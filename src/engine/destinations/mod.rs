@@ -2,8 +2,8 @@
 //! message was accepted or failed there for ten minutes.
 //!
 //! A destination is at fault in two cases: the sink says so (unknown, without a stream, not authorised, full), or it has
-//! accepted nothing since a failure while the sink accepted messages for others. If it is overloaded, its messages wait
-//! without end. Otherwise it is given up once messages have failed there for `patience`. Its messages are then dead,
+//! accepted nothing since a failure while the sink accepted messages for others. If it is refusing, because it is full or overloaded,
+//! its messages wait without end. Otherwise it is given up once messages have failed there for `patience`. Its messages are then dead,
 //! except for one trial every few seconds until one is accepted. Only observed failures count: time without attempts,
 //! or with an unavailable sink, does not count against a destination.
 //!
@@ -23,7 +23,7 @@ use punctual_sinks::{Fault, RecentMap, Trouble};
 use tokio::time::Instant;
 
 pub(in crate::engine) use self::health::Health;
-use self::health::{FAULT_DELAY, Failures, TRIAL_INTERVAL, is_blamed, is_overload};
+use self::health::{FAULT_DELAY, Failures, TRIAL_INTERVAL, is_blamed, makes_it_refuse};
 use self::new_destinations::{AcceptingDestinations, NewDestinations};
 
 /// How long a destination is remembered after its last failure or accepted message: longer than the retries of any
@@ -54,7 +54,7 @@ struct Destination {
     trial: Option<Instant>,
     /// The broker's last error text.
     detail: String,
-    /// The worst health since it was forgiven. From [`Health::AtFault`] on it was logged.
+    /// The worst health since it was last forgiven. If this is [`Health::AtFault`] or worse, the log has said so.
     reported: Health,
 }
 
@@ -121,7 +121,7 @@ impl FailedPublish<'_> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct FailureContext {
     pub(in crate::engine) health: Health,
-    /// Its health, if it turned at fault or is given up with this failure. Also for a spared occurrence.
+    /// The new health, if this failure made the destination at fault or given up. It is set for a spared occurrence, too.
     pub(in crate::engine) news: Option<Health>,
     /// It accepted a comparable message after this occurrence first failed, so the message itself may be at fault.
     pub(in crate::engine) others_accepted: bool,
@@ -205,7 +205,7 @@ impl Destinations {
     pub(in crate::engine) fn failed(&mut self, failed: FailedPublish<'_>) -> FailureContext {
         let FailedPublish { destination, trouble, first_failure, now, .. } = failed;
         let (sink_accepted, patience) = (self.sink_accepted, self.patience);
-        let (is_blamed, is_overload) = (is_blamed(trouble.fault), is_overload(trouble.fault));
+        let (is_blamed, makes_it_refuse) = (is_blamed(trouble.fault), makes_it_refuse(trouble.fault));
         let is_new = self.is_new(destination);
         if is_new {
             self.new.failed(destination, now, trouble.fault, patience);
@@ -214,24 +214,25 @@ impl Destinations {
         known.failures.add(now, trouble.fault, patience);
         trouble.detail.clone_into(&mut known.detail);
         let accepted = known.accepted;
-        let failing_for = now.duration_since(first_failure);
+        let occurrence_failing_for = now.duration_since(first_failure);
         let mut health = self.health(destination, now);
         // A full map may have dropped this destination, so the first failure of the occurrence counts too.
         if is_blamed
-            && !is_overload
-            && failing_for >= FAULT_DELAY.min(patience)
-            && self.shares_patience(destination, now)
+            && !makes_it_refuse
+            && occurrence_failing_for >= FAULT_DELAY.min(patience)
+            && self.has_used_up_shared_patience(destination, now)
         {
             health = Health::GivenUp;
         }
         FailureContext {
             news: self.report(destination, health),
-            health: if failed.is_spared || is_overload { health.min(Health::AtFault) } else { health },
+            health: if failed.is_spared || makes_it_refuse { health.min(Health::AtFault) } else { health },
             others_accepted: failed
                 .comparable_since()
                 .is_some_and(|since| accepted.is_some_and(|accepted| accepted > since)),
             is_new,
-            sink_silent: sink_accepted.is_none_or(|accepted| accepted < first_failure) && failing_for >= patience,
+            sink_silent: sink_accepted.is_none_or(|accepted| accepted < first_failure)
+                && occurrence_failing_for >= patience,
         }
     }
 
@@ -282,7 +283,7 @@ impl Destinations {
         failing.sort_unstable_by_key(|(health, destination, _)| (std::cmp::Reverse(*health), *destination));
         let shown = failing.into_iter().take(max).map(|(health, destination, known)| FailingDestination {
             destination: destination.to_owned(),
-            status: match known.failures.is_overloaded() && health >= Health::AtFault {
+            status: match known.failures.is_refusing() && health >= Health::AtFault {
                 true => "refusing",
                 false => health.as_str(),
             },
@@ -296,8 +297,11 @@ impl Destinations {
     /// other new ones.
     fn health(&self, destination: &str, now: Instant) -> Health {
         let Some(known) = self.remembered.get(destination, now) else { return Health::Well };
-        let give_up_after =
-            if self.shares_patience(destination, now) { FAULT_DELAY.min(self.patience) } else { self.patience };
+        let give_up_after = if self.has_used_up_shared_patience(destination, now) {
+            FAULT_DELAY.min(self.patience)
+        } else {
+            self.patience
+        };
         known.failures.health(now, self.sink_accepted, self.patience, give_up_after)
     }
 
@@ -310,7 +314,7 @@ impl Destinations {
     }
 
     /// Whether the destination is new, and the new ones have used up the patience that they share.
-    fn shares_patience(&self, destination: &str, now: Instant) -> bool {
+    fn has_used_up_shared_patience(&self, destination: &str, now: Instant) -> bool {
         self.is_new(destination) && self.new.health(now, self.sink_accepted, self.patience) == Health::GivenUp
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use punctual_sinks::Fault;
 use tokio::time::Instant;
 
-use super::health::{Failures, Health, is_long_ago, is_overload};
+use super::health::{Failures, Health, is_long_ago, makes_it_refuse};
 
 /// Up to this many failing new destinations have a separate patience each. If more fail, they share one.
 pub(super) const MAX_NEW_FAILING: usize = 100;
@@ -60,7 +60,7 @@ impl NewDestinations {
         }
         self.last_failure = Some(now);
         if self.names.len() >= MAX_NEW_FAILING {
-            match is_overload(fault) {
+            match makes_it_refuse(fault) {
                 // A failure at a full destination does not extend the patience of missing destinations.
                 true => self.failures.observe(now, fault, patience),
                 false => self.failures.add(now, fault, patience),

@@ -114,11 +114,11 @@ impl Intake {
         deadline: Duration,
     ) -> Result<TasksResult, ListError> {
         let TasksChange { action, filter, by, .. } = change;
-        let (begun, patience) = (Instant::now(), deadline / 2);
+        let (begun, time_limit) = (Instant::now(), deadline / 2);
         let mut part = LoggedPart { change, result: TasksResult::default(), error: Some(INTERRUPTED.to_owned()) };
         let result = &mut part.result;
         let end = loop {
-            let left = patience.saturating_sub(begun.elapsed());
+            let left = time_limit.saturating_sub(begun.elapsed());
             let page = match self.list(&may_change, filter, position, PAGE_TASKS, left).await {
                 Ok(page) => page,
                 Err(error) => break Err(error),
@@ -133,7 +133,7 @@ impl Intake {
                 }
             }
             position = page.next;
-            if position.is_none() || begun.elapsed() >= patience {
+            if position.is_none() || begun.elapsed() >= time_limit {
                 break Ok(position);
             }
         };

@@ -39,7 +39,7 @@ struct Unarrived {
 impl ClientConnections {
     /// A connection that has just been accepted. It is closed when the token is cancelled.
     pub(in crate::http) fn open(self: &Arc<ClientConnections>, close: CancellationToken) -> Arc<ClientConnection> {
-        let connection = ClientConnection { all: Arc::clone(self), close, place: Mutex::default() };
+        let connection = ClientConnection { all: Arc::clone(self), close, listed_as: Mutex::default() };
         connection.enter(Some(Phase::Idle));
         Arc::new(connection)
     }
@@ -64,34 +64,34 @@ pub(in crate::http) struct ClientConnection {
     all: Arc<ClientConnections>,
     close: CancellationToken,
     /// Where it is listed while its request has not arrived.
-    place: Mutex<Option<(Phase, u64)>>,
+    listed_as: Mutex<Option<(Phase, u64)>>,
 }
 
 impl ClientConnection {
     fn enter(&self, phase: Option<Phase>) {
-        let mut place = self.place.lock();
+        let mut listed_as = self.listed_as.lock();
         let mut all = self.all.0.lock();
-        if let Some(place) = place.take() {
-            all.closers.remove(&place);
+        if let Some(former) = listed_as.take() {
+            all.closers.remove(&former);
         }
         if let Some(phase) = phase {
             all.next += 1;
             let entered = (phase, all.next);
             all.closers.insert(entered, self.close.clone());
-            *place = Some(entered);
+            *listed_as = Some(entered);
         }
     }
 
     /// The body of a request has ended, or nobody reads it any more.
     fn received(&self) {
-        let receives = matches!(*self.place.lock(), Some((Phase::Receiving, _)));
+        let receives = matches!(*self.listed_as.lock(), Some((Phase::Receiving, _)));
         if receives {
             self.enter(None);
         }
     }
 
     /// The head of a request has arrived. The result notices when the body has ended.
-    pub(in crate::http) fn request(self: &Arc<ClientConnection>, request: Request<Incoming>) -> Request {
+    pub(in crate::http) fn track_request(self: &Arc<ClientConnection>, request: Request<Incoming>) -> Request {
         let ended = request.body().is_end_stream();
         self.enter((!ended).then_some(Phase::Receiving));
         if ended {
@@ -101,7 +101,7 @@ impl ClientConnection {
     }
 
     /// The answer of that request. The connection is idle again when it has been sent.
-    pub(in crate::http) fn answer(self: &Arc<ClientConnection>, answer: Response) -> Response {
+    pub(in crate::http) fn track_answer(self: &Arc<ClientConnection>, answer: Response) -> Response {
         let answered = Answered(Arc::clone(self));
         answer.map(|body| {
             Body::new(body.map_frame(move |frame| {
@@ -174,7 +174,7 @@ mod tests {
         let open: Vec<_> = tokens.iter().map(|token| all.open(token.clone())).collect();
         let closed = || tokens.iter().map(CancellationToken::is_cancelled).collect::<Vec<_>>();
         open[0].enter(None);
-        drop(open[0].answer(Response::default()));
+        drop(open[0].track_answer(Response::default()));
         all.close_idlest();
         assert_eq!(closed(), [false, true, false], "the first had a request since");
         open[2].enter(Some(Phase::Receiving));
@@ -191,7 +191,7 @@ mod tests {
         let token = CancellationToken::new();
         let connection = all.open(token.clone());
         connection.enter(None);
-        let answer = connection.answer(Response::default());
+        let answer = connection.track_answer(Response::default());
         all.close_unarrived();
         assert!(!token.is_cancelled());
         drop(answer);

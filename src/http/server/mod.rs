@@ -1,8 +1,8 @@
 //! Accepts connections and serves a router on them, with or without TLS, within limits of time and number, until it is
 //! stopped.
 //!
-//! A stop lets current requests end. Those that have not arrived within two seconds are aborted, and the others at the
-//! deadline.
+//! A stop lets current requests end. A request that has not arrived completely two seconds after the stop is aborted.
+//! So is one that is not answered by the deadline.
 
 pub(in crate::http) mod blocking;
 pub(in crate::http) mod body;
@@ -168,20 +168,20 @@ async fn requests<S>(
     let io = TokioIo::new(stream);
     let routes = TowerToHyperService::new(router);
     let service = service_fn(|request: hyper::Request<Incoming>| {
-        let (answer, connection) = (routes.call(connection.request(request)), Arc::clone(&connection));
-        async move { answer.await.map(|answer| connection.answer(answer)) }
+        let (answer, connection) = (routes.call(connection.track_request(request)), Arc::clone(&connection));
+        async move { answer.await.map(|answer| connection.track_answer(answer)) }
     });
-    let connection = http1::Builder::new()
+    let http = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
         .max_buf_size(MAX_BUFFER_BYTES)
         .serve_connection(io, service);
-    tokio::pin!(connection);
+    tokio::pin!(http);
     let result = tokio::select! {
-        result = connection.as_mut() => result,
+        result = http.as_mut() => result,
         () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            http.as_mut().graceful_shutdown();
+            http.await
         }
     };
     // Broken connections and slow clients are normal, and it is up to the client to report them.

@@ -40,10 +40,10 @@ pub(in crate::http) struct TaskListQuery {
     #[param(required = false, nullable = false, value_type = ListStatus)]
     status: Option<String>,
     /// Whose ids begin with this.
-    #[param(required = false, nullable = false, max_length = 200, example = "order-")]
+    #[param(required = false, nullable = false, min_length = 1, max_length = 200, example = "order-")]
     prefix: Option<String>,
     /// Whose ids contain this.
-    #[param(required = false, nullable = false, max_length = 200)]
+    #[param(required = false, nullable = false, min_length = 1, max_length = 200)]
     contains: Option<String>,
     /// Due at this time or later. A `+` has to be written `%2B`.
     #[param(required = false, nullable = false, format = DateTime)]

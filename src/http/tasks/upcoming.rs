@@ -27,7 +27,7 @@ pub(in crate::http) struct UpcomingParameters {
     #[param(required = false, nullable = false, pattern = "^[a-z0-9-]{1,32}$", example = "default")]
     lane: Option<String>,
     /// Whose ids begin with this.
-    #[param(required = false, nullable = false, max_length = 200, example = "order-")]
+    #[param(required = false, nullable = false, min_length = 1, max_length = 200, example = "order-")]
     prefix: Option<String>,
     /// Due at this time or later; without it also what is overdue. A `+` has to be written `%2B`.
     #[param(required = false, nullable = false, format = DateTime)]
@@ -94,8 +94,8 @@ pub(in crate::http) async fn upcoming(
     // No id has both beginnings.
     let Some(prefix) = own_prefix(&caller, asked.prefix) else { return answer(Vec::new(), false) };
     let (from, limit) = (asked.from.unwrap_or(Timestamp::from_millis(1)), asked.limit.unwrap_or(DEFAULT_LIMIT));
-    let patience = api.limits.timeline_timeout / 2;
-    let page = api.intake.upcoming_tasks(may_list, &prefix, from, limit, patience).await?;
+    let time_limit = api.limits.timeline_timeout / 2;
+    let page = api.intake.upcoming_tasks(may_list, &prefix, from, limit, time_limit).await?;
     if let Some(lane) = asked.lane.as_ref().filter(|_| page.tasks.is_empty()) {
         // Its name may be mistyped.
         api.intake.check_lane(lane)?;

@@ -144,8 +144,13 @@ impl<'a, 'p> Field<'a, 'p> {
 
     /// The text of a JSON string.
     pub(super) fn text(self) -> Option<Cow<'a, str>> {
+        self.text_of("a text")
+    }
+
+    /// The text of a JSON string that means what is `expected`.
+    pub(super) fn text_of(self, expected: &str) -> Option<Cow<'a, str>> {
         if kind(self.raw) != "a text" {
-            return self.wrong_type("a text");
+            return self.wrong_type(expected);
         }
         match serde_json::from_str::<Text<'a>>(self.raw.get()) {
             Ok(text) => Some(text.0),

@@ -31,7 +31,7 @@ pub struct Preview {
 /// # Errors
 /// Every fault of the document, in the same words as for a put.
 pub fn read_preview(json: &[u8], now: Timestamp, zone: Option<&str>) -> Result<Preview, Vec<Fault>> {
-    object::read(json, "question", |field| document(field, now, zone))
+    object::read(json, "preview", |field| document(field, now, zone))
 }
 
 fn document(field: Field<'_, '_>, now: Timestamp, zone: Option<&str>) -> Option<Preview> {

@@ -18,7 +18,7 @@ pub(super) enum Rounding {
 
 /// Parses a valid due.
 pub(super) fn read(field: Field<'_, '_>, round: Rounding) -> Option<Timestamp> {
-    let text = field.text()?;
+    let text = field.text_of("a time such as `2026-11-20T09:30:00Z`")?;
     let shown = shown(&text);
     let Some(time) = parse_rounded(&text, round) else {
         let detail = format!("`{shown}` is not a time in RFC 3339, with its offset, such as 2026-11-20T09:30:00Z");
