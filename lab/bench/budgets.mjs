@@ -1,8 +1,9 @@
-// The budgets: what is asked of which rows. Each is judged by the median of the rounds.
+// The budgets: what is asked of which rows. Each is judged by the median of the rounds; one with `always`, by the worst
+// round.
 //
 // `strict`: no profile excuses a miss.
 // `of` is a figure or ratio, or a pattern of several; `limit` what cannot be bettered in the same run, with its words.
-// `ratio` is the one that says the same of a figure in any run.
+// `ratio` is the ratio for the same budget; unlike the figure `of`, it can be compared between machines.
 // `or` is an alternative: on a slow or busy machine a budget in ms says nothing, the ratio to the baseline loop does.
 
 import { names, over, peer, reports } from './results.mjs';

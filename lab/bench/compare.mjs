@@ -6,7 +6,7 @@ import { list, none, number, spread, table, text } from './words.mjs';
 
 // Ratios of CPU, of throughput and of the median lateness, each within a quarter. Tails are shown only: few occurrences
 // make them.
-const JUDGED = /cpu|throughput|^(scripts|batch)_to_floor|^p50_/;
+const JUDGED = /cpu|throughput|^(scripts|batch)_to_floor|^door_to_limit|^p50_/;
 const WITHIN = 0.25;
 
 // A document, how many were judged, and how many differ; with `worse` only those count that are worse in the second.

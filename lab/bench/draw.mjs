@@ -8,7 +8,7 @@ import { pathToFileURL } from 'node:url';
 import { cache } from './machine.mjs';
 
 const FONT = 'DejaVu Sans, Verdana, sans-serif';
-// Of its own white, so that it can be read in a dark theme, too.
+// A white background of its own, so that a plot can be read in a dark theme, too.
 const look = {
   background: 'white',
   aria: false,

@@ -13,7 +13,7 @@ const output = (program, ...args) => {
 
 const version = (...command) => output(...command).match(/\d+(\.\d+)+/)?.[0];
 
-// As the program looks for Kafka's jars.
+// The version of Kafka's jars, which are looked for where `punctual-lab` looks for them.
 function kafka() {
   const { PUNCTUAL_KAFKA, KAFKA_HOME } = process.env;
   const jars = PUNCTUAL_KAFKA || (KAFKA_HOME && join(KAFKA_HOME, 'libs')) || join(cache(), 'kafka-4.3.1');
@@ -56,11 +56,12 @@ export function versions(program) {
   return Object.fromEntries(Object.entries(all).filter(([, found]) => found));
 }
 
-// Which source it was; `+` where that was changed.
+// The commit of the measured sources, with `+` if they had uncommitted changes.
 export function commit() {
   const hash = output('git', 'rev-parse', '--short=12', 'HEAD');
   // The report itself does not count: a run before may have written it.
-  const sources = ['src', 'sinks', 'lab', 'lua', 'Cargo.toml', 'Cargo.lock'];
+  const report = ['README.md', 'results.json', 'plots', 'profiles'].map((name) => `:!lab/bench/${name}`);
+  const sources = ['src', 'sinks', 'lab', 'lua', 'Cargo.toml', 'Cargo.lock', ...report];
   const changed = output('git', 'status', '--porcelain', '--untracked-files=no', '--', ...sources);
   return /^[0-9a-f]{12}$/.test(hash) ? hash + (changed ? '+' : '') : undefined;
 }

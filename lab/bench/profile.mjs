@@ -54,8 +54,8 @@ async function record() {
 }
 
 /**
- * Adds how many samples there are of each address of the program, as its debug information tells them, or of another file;
- * returns how many are within functions of punctual.
+ * Counts the samples into `counts`: by address of the program, as in its debug information, and by file for all other
+ * files. Returns the number of samples within functions of punctual.
  */
 function samples(data, counts) {
   const maps = [];
@@ -90,7 +90,7 @@ function owner(file) {
   return 'not known';
 }
 
-/** Whose a file is that is not the program. */
+/** The owner of the code of a file other than the program. */
 function stranger(file) {
   if (/^\[(kernel|unknown|vdso)/.test(file)) return 'the kernel';
   return /\/libc[.-]/.test(file) ? 'libc' : 'not known';

@@ -12,7 +12,7 @@ const PEERS = '../peers/results.json';
 export function read(file) {
   const results = JSON.parse(readFileSync(file, 'utf8'));
   const rowNames = [...new Set(results.runs.map(({ row }) => row))];
-  // One that was interrupted had fewer than it was asked for, and of some rows one fewer than of others.
+  // An interrupted `make bench` has fewer rounds than requested, and its last round may lack some rows.
   const last = Math.max(0, ...results.runs.map(({ round }) => round));
   const ran = new Set(results.runs.filter(({ round }) => round === last).map(({ row }) => row));
   const whole = rows.every(({ row, once }) => once || ran.has(row) || !rowNames.includes(row));
@@ -54,7 +54,7 @@ export function statistics(values) {
   return { median, min: sorted[0], max: sorted.at(-1), count: sorted.length };
 }
 
-// The names of a row's figures that are like a pattern.
+// The names of a row's figures and ratios that match a pattern.
 export const names = (results, row, pattern) =>
   [...new Set(reports(results, row).flatMap(({ figures, ratios }) => Object.keys({ ...figures, ...ratios })))].filter(
     (name) => pattern.test(name),

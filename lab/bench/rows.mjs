@@ -1,5 +1,4 @@
-// What `make bench` measures: every row of the budgets. `once` are rows that take minutes: only the first round has
-// them.
+// What `make bench` measures: every row of the budgets. `once` marks the largest rows: only the first round has them.
 
 const sinks = ['redis', 'kafka', 'nats', 'rabbitmq'];
 const kinds = [

@@ -2,7 +2,7 @@
 
 export const none = '-';
 
-// Three digits say all that a figure is good for.
+// Three digits are precise enough; whole numbers, and numbers from 1000 on, keep all digits before the point.
 export function number(value) {
   if (!Number.isFinite(value)) return none;
   const size = Math.abs(value);

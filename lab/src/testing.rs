@@ -1,4 +1,4 @@
-//! Helpers of tests: whether programs are installed, and waiting with a limit.
+//! Helpers of tests: whether programs are installed, waiting with a limit, lines for `make test`, and running a future.
 
 use std::io::Write;
 use std::path::Path;

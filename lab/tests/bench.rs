@@ -205,7 +205,7 @@ fn the_bench_of_clusters_has_its_figures() {
     }
 }
 
-/// Takes more than five seconds: the warm-up, and ten seconds, during seven of which a node is silent.
+/// Takes more than five seconds: the warm-up, and ten seconds, during five of which a node is silent.
 #[test]
 fn the_bench_of_a_silent_node_has_its_figures() {
     if have("redis-server") {

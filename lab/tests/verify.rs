@@ -1,4 +1,5 @@
-//! `punctual-lab verify`: a short campaign per sink with a fixed seed; and campaigns that end early.
+//! `punctual-lab verify`: a short campaign per sink and one on a cluster, each with a fixed seed; campaigns that end
+//! early; and arguments that are refused.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -99,7 +100,7 @@ fn a_campaign_on_kafka_breaks_no_law() {
     }
 }
 
-/// Starts a long campaign and waits for its first fault.
+/// Starts a long campaign and waits until it attacks.
 fn begin(arguments: &[&str], temp: &Path) -> (Child, BufReader<ChildStderr>) {
     let mut child =
         verify(&[&["--seconds", "3600", "--json"], arguments].concat()).env("TMPDIR", temp).spawn().unwrap();

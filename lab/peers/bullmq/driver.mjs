@@ -1,8 +1,8 @@
 // Measures BullMQ's delayed jobs on Redis; ../README.md has the method that all drivers share.
 //
 // BullMQ's documented fast settings: jobs added in bulk, several workers in parallel, together with a concurrency of 200 (its
-// guide has between 100 and 300 as quite standard), and `removeOnComplete`, so that Redis keeps no done jobs. One worker with
-// all of the concurrency was later when tried, and so were 16 workers.
+// guide has between 100 and 300 as quite standard), and `removeOnComplete`, so that Redis keeps no done jobs. In a
+// trial, one worker with the whole concurrency handed its jobs over later than these eight, and so did 16 workers.
 
 import { createRequire } from 'node:module';
 import { parseArgs } from 'node:util';

@@ -89,7 +89,7 @@ struct BaselineLoop {
     schedule_kind: ScheduleKind,
 }
 
-/// The reply of the script.
+/// The reply of [`CLAIM_SCRIPT`].
 type Claimed = (Vec<(String, i64)>, Vec<Vec<u8>>, String);
 
 /// A claimed batch.

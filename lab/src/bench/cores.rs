@@ -85,7 +85,7 @@ mod imp {
             assert_eq!((own.count(), others.count()), (1, before.count() - 1));
             assert!(
                 (0..CpuSet::MAX_CPU).all(|core| !(own.is_set(core) && others.is_set(core))),
-                "nobody else is there"
+                "no other process has the core"
             );
             drop(core);
             assert!(cores(one.0.id()) == before && cores(other.0.id()) == before);

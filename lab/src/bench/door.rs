@@ -35,14 +35,15 @@ const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Duration of the steady part.
 const STEADY_TIME: Duration = Duration::from_secs(10);
 
-/// Messages of the steady part are sent so often.
+/// The interval at which messages of the steady part are sent.
 const STEADY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long a sink or a source may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What one part did: the duration of all messages, and its CPU time.
+/// What one part did: its messages, how long they took, and its CPU time.
 struct Part {
+    messages: u64,
     span: Duration,
     cpu: Option<Duration>,
 }
@@ -72,10 +73,10 @@ pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -
     sender.sink.close(CLOSE_TIMEOUT).await?;
     fleet.end().await?;
 
-    let per_second = |part: &Part| options.tasks as f64 / part.span.as_secs_f64();
-    let cpu = |part: &Part| each(part.cpu, options.tasks);
+    let per_second = |part: &Part| part.messages as f64 / part.span.as_secs_f64();
+    let cpu = |part: &Part| each(part.cpu, part.messages);
     let limit = 1.0 / (1.0 / per_second(&consumer) + 1.0 / per_second(&batch));
-    report.figure("door_per_second", per_second(&door), "tasks from messages, from the start of the instance on");
+    report.figure("door_per_second", per_second(&door), "tasks from messages, from when the instance serves");
     report.figure("consumer_per_second", per_second(&consumer), "messages read and acknowledged alone");
     report.figure("batch_per_second", per_second(&batch), "tasks by one batch over HTTP alone");
     report.figure("limit_per_second", limit, "1 / (1 / consumer + 1 / batch)");
@@ -100,14 +101,16 @@ async fn start(setup: &BenchSetup, from: &str, out: &str) -> anyhow::Result<Flee
     Fleet::start_with(setup, 1, &[("default", out)], &door).await
 }
 
-/// Waits until the door has put all.
+/// Waits until the door has put all. It may have put some before: they do not count.
 async fn door(setup: &BenchSetup, options: &Options, fleet: &Fleet) -> anyhow::Result<Part> {
+    let early = put::count(setup).await?;
     let (begun, before) = (Instant::now(), fleet.cpu());
-    let (mut last, mut progress) = (0, Instant::now());
+    let (mut last, mut progress) = (early, begun);
     loop {
         let now = put::count(setup).await?;
         if now == options.tasks {
-            return Ok(Part { span: begun.elapsed(), cpu: spent(before, fleet.cpu()) });
+            let messages = options.tasks - early;
+            return Ok(Part { messages, span: begun.elapsed(), cpu: spent(before, fleet.cpu()) });
         }
         if now > last {
             (last, progress) = (now, Instant::now());
@@ -167,7 +170,7 @@ async fn consumer(setup: &BenchSetup, options: &Options, out: &str) -> anyhow::R
         read += batch.len() as u64;
         source.acknowledge(batch.into_iter().map(|message| message.receipt).collect()).await?;
     }
-    let part = Part { span: begun.elapsed(), cpu: spent(before, own_cpu()) };
+    let part = Part { messages: read, span: begun.elapsed(), cpu: spent(before, own_cpu()) };
     source.close(CLOSE_TIMEOUT).await;
     Ok(part)
 }
@@ -181,7 +184,7 @@ async fn batch(setup: &BenchSetup, options: &Options, out: &str) -> anyhow::Resu
     let seconds = load.put(setup, api).await?;
     let cpu = spent(before, fleet.cpu());
     fleet.end().await?;
-    Ok(Part { span: Duration::from_secs_f64(seconds), cpu })
+    Ok(Part { messages: options.tasks, span: Duration::from_secs_f64(seconds), cpu })
 }
 
 /// Sends messages to the source of a door.
@@ -199,7 +202,7 @@ impl Sender {
         Ok(Sender { sink, from: from.to_owned(), out: out.to_owned(), payload: tasks::payload(payload) })
     }
 
-    /// Sends `count` messages; all are accepted. The numbers of two calls differ.
+    /// Sends `count` messages, numbered from `first`; all are accepted. Two calls must not use the same numbers.
     async fn send(&self, first: u64, count: u64) -> anyhow::Result<()> {
         for from in (first..first + count).step_by(BATCH_TASKS) {
             let to = (first + count).min(from + BATCH_TASKS as u64);

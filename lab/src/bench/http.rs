@@ -102,7 +102,7 @@ impl ApiConnection {
     /// Puts all in one batch and reads the answers meanwhile. Returns the number of answered lines.
     ///
     /// # Errors
-    /// If it is not answered.
+    /// If it is not answered with success.
     pub(super) async fn put_batch(&mut self, puts: Puts) -> anyhow::Result<u64> {
         let parts = stream::unfold((puts, 0), |(puts, from)| async move {
             (from < puts.count).then(|| (Ok(Frame::data(puts.lines(from))), (puts, from + LINES_PER_WRITE)))

@@ -31,7 +31,7 @@ pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -
         let batch = Batch { prefix: &prefix, numbers, lane, schedule_kind, payload, destination: None, due: &|_| due };
         task_namespace.put(&batch, &|_| {}).await?;
     }
-    // It makes calls, too.
+    // Its connections make calls to Redis too, which would be counted.
     drop(task_namespace);
     let lanes: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
     tell(0.0, "starting instances");

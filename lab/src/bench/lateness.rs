@@ -30,7 +30,7 @@ const WARM_UP_TIME: Duration = Duration::from_millis(500);
 /// Maximum number of runs, each with new instances and a new baseline loop; each lasts at least a second.
 const MAX_RUNS: u64 = 5;
 
-/// Minimum number of tasks put each second.
+/// The assumed number of puts per second, for the first attempt.
 const ASSUMED_PUTS_PER_SECOND: u64 = 20_000;
 
 /// Maximum number of attempts to put all and to serve before the first due.

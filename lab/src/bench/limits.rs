@@ -234,8 +234,9 @@ pub(super) async fn records(
     Ok(task_namespace)
 }
 
-/// Publishes for a while if the broker was started here and becomes faster with use, as Java does, because no broker in
-/// production was started a second ago. Uses batches like an instance, and single messages.
+/// Publishes for a while, in batches like an instance and in single messages, if the broker was started here and
+/// becomes faster with use, as Java does. Otherwise the figures would be those of a broker that was started a second
+/// ago.
 ///
 /// # Errors
 /// If a message is not accepted.

@@ -116,7 +116,7 @@ fn growth(finished: bool) -> &'static str {
         "bytes (except `bytes_growing`) and costs are measured after Redis' tables have finished growing, because the bench read \
          them. Without that, a table grows slowly with traffic, and takes more memory and CPU until it has finished"
     } else {
-        "a table of Redis' was given time to finish growing and may not have: bytes and costs may be too high"
+        "a table of Redis may not have finished growing in the time that it was given: bytes and costs may be too high"
     }
 }
 

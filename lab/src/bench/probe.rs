@@ -119,7 +119,8 @@ impl Probe {
         }
     }
 
-    /// The calls of clients so far, without those that only this probe makes.
+    /// The calls of clients so far, of the commands in `REQUESTS`. Beats are not counted, because scripts call
+    /// `PUBLISH` too.
     ///
     /// # Errors
     /// If Redis does not answer.

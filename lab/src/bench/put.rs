@@ -63,7 +63,7 @@ pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -
         report.figure(format!("{name}_instance_us"), each(cpu, put), "CPU of the instance for a task");
         if in_batch {
             let grew = most.zip(before.0).map(|(most, before)| most.saturating_sub(before) as f64 / MIB);
-            report.figure(format!("{name}_grew_mib"), grew, "by so much its memory grew meanwhile, at most");
+            report.figure(format!("{name}_grew_mib"), grew, "the most that its memory grew meanwhile");
         }
         if name == "batch_1" {
             batch = Some(rate);

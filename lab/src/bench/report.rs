@@ -58,7 +58,7 @@ impl Report {
         }
         report.option("own_redis", options.redis.is_none());
         if cfg!(debug_assertions) {
-            report.notes.push("this program was not built for release: its figures are of no account".to_owned());
+            report.notes.push("this program was not built for release: its figures mean nothing".to_owned());
         }
         report
     }

@@ -173,7 +173,8 @@ impl BenchSetup {
         let mut all = Vec::new();
         for keys in Shard::all(self.shards).map(|shard| Keys::new(namespace, shard)) {
             all.extend([keys.tasks(), keys.changes(), keys.crashes(), keys.counts(), keys.lanes(), keys.largest()]);
-            all.extend([keys.dead(), keys.dead_records()]);
+            all.extend([keys.dead(), keys.dead_records(), keys.dead_order(), keys.dead_bytes()]);
+            all.extend([keys.pauses(), keys.paused_lanes()]);
             for lane in &self.lanes {
                 all.extend([keys.due(lane), keys.leases(lane), keys.claims(lane), keys.reap_at(lane)]);
             }
@@ -244,14 +245,14 @@ fn as_cluster(urls: &[SecretString]) -> SecretString {
     format!("redis+cluster://{}", hosts.join(",")).into()
 }
 
-/// Refuses addresses that the client libraries could not read back from.
+/// Refuses addresses of a Redis or a broker that the bench itself cannot connect to.
 fn plain(kind: Kind, url: &SecretString) -> Result<(), Missing> {
     let (scheme, port) = kind.scheme();
     let begins = url.expose_secret().strip_prefix(scheme).is_some_and(|rest| rest.starts_with("://"));
     if begins {
         return Ok(());
     }
-    let text = format!("`bench` reads back what is published by `{scheme}://` alone");
+    let text = format!("`bench` itself connects by `{scheme}://` alone");
     Err(Missing::new(&text, &format!("name a plain address: {scheme}://127.0.0.1:{port}")))
 }
 

@@ -185,7 +185,7 @@ impl Run {
     async fn held_by(&self, setup: &BenchSetup, instances: &[String]) -> anyhow::Result<BTreeSet<i64>> {
         let claims = setup.probe.claims(&self.task_namespace.namespace, &Lane::default()).await?;
         let is_held = |token: &str| token.split('.').next().is_some_and(|id| instances.iter().any(|one| one == id));
-        // An entry is the number of occurrences, then the id and the due of each.
+        // An entry is the number of occurrences or `part`, then the id and the due of each.
         let dues =
             |entry: &str| entry.split(' ').skip(2).step_by(2).filter_map(|due| due.parse().ok()).collect::<Vec<_>>();
         Ok(claims.iter().filter(|(token, _)| is_held(token)).flat_map(|(_, entry)| dues(entry)).collect())

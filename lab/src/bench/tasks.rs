@@ -45,7 +45,7 @@ pub(super) enum ScheduleKind {
 
 /// Tasks that differ only in id and due.
 pub(super) struct Batch<'a> {
-    /// A word of lower-case letters that no other batch of the bench has.
+    /// Lower-case letters and digits, beginning with a letter; no other batch of the bench has the same prefix.
     pub(super) prefix: &'a str,
     /// Their numbers.
     pub(super) numbers: Range<u64>,

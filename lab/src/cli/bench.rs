@@ -152,7 +152,8 @@ pub(super) enum BenchCommand {
         #[arg(long)]
         json: bool,
     },
-    /// How late messages of the other nodes of a Redis Cluster are while one node is silent, and whether puts there are taken
+    /// How late messages of the other nodes of a Redis Cluster are while one node is silent, and whether those nodes
+    /// accept puts
     Silence {
         #[command(flatten)]
         sink: Sink,

@@ -64,7 +64,10 @@ const PAGE: Page = Page {
         "1: a law was broken, or what was asked for failed.",
         "2: the command line is wrong, or something that is needed is missing.",
     ],
-    environment: &["PUNCTUAL_KAFKA is a folder with the jars of Kafka, KAFKA_HOME one with an installed Kafka."],
+    environment: &[
+        "PUNCTUAL_KAFKA is a folder with the jars of Kafka, KAFKA_HOME one with an installed Kafka.",
+        "PUNCTUAL_CACHE is the folder where make setup keeps the jars of Kafka, by default ~/.cache/punctual.",
+    ],
     files: &[],
 };
 

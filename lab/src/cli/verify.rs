@@ -119,7 +119,7 @@ fn options(arguments: &VerifyArguments, program: Program) -> Result<Options, Fai
     })
 }
 
-/// A progress bar on a terminal, otherwise one line per round.
+/// A progress bar on a terminal, otherwise one line per activity. The result of a round is a line in both cases.
 struct Progress {
     bar: ProgressBar,
     activity: Mutex<&'static str>,

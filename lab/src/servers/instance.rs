@@ -17,7 +17,7 @@ use super::{Keeper, Program, free_port};
 /// How long it may take until it serves.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long it may take from then on until it has reached Redis. Redis may be unreachable; the instance serves
+/// How long after its start to wait until it has reached Redis. Redis may be unreachable; the instance serves
 /// nevertheless.
 const REDIS_CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -43,7 +43,7 @@ pub struct Log {
     id: Option<String>,
     /// Whether the last start has reached Redis.
     linked: bool,
-    /// The first lines at ERROR that are not about dead occurrences.
+    /// The first lines at ERROR that are not about dead occurrences, and lines that are not JSON.
     pub errors: Vec<String>,
     /// The number of such lines.
     pub error_count: u64,

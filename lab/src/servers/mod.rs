@@ -38,7 +38,7 @@ pub use remove::remove;
 /// How often to try other ports, because another program may take a free one in between.
 const START_ATTEMPTS: usize = 3;
 
-/// How long a server may take until it answers.
+/// How long a server may take until it answers, or until it has ended.
 const READY_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The range of ports: below the kernel's ephemeral ports. An outgoing connection could otherwise take the port of a

@@ -26,7 +26,7 @@ impl Program {
     /// The named file; else the one beside this program, else the first in PATH.
     ///
     /// # Errors
-    /// If there is none, or it has another version.
+    /// If there is none, it cannot be run, or it has another version.
     pub fn find(named: Option<PathBuf>) -> Result<Program, Missing> {
         let beside = || Some(std::env::current_exe().ok()?.parent()?.join("punctual"));
         let found = named.or_else(|| beside().filter(|file| file.is_file())).or_else(|| find_program("punctual"));

@@ -20,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const SLOTS: usize = 16384;
 
 /// Starts the nodes of a cluster without persistence, unless `options` say otherwise: first the masters, which share the
-/// slots evenly, then their replicas in the same order, `replicas` for each, with these variables in their environment
-/// (`["NAME=value"]`). Returns when all slots are served and all replicas follow.
+/// slots evenly, then their replicas in the same order, `replicas` for each. `environment` (`["NAME=value"]`) is set for
+/// the replicas only. Returns when all slots are served and all replicas follow.
 ///
 /// # Errors
 /// If a node cannot be started, or the cluster does not form in time.
@@ -47,14 +47,14 @@ pub async fn start_redis_cluster(
             cluster::<()>(connection, &["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await?;
         }
     }
-    let mut places = Vec::new();
+    let mut bus_ports = Vec::new();
     for connection in &mut connections {
-        let bus: Vec<String> = redis::cmd("CONFIG").arg("GET").arg("cluster-port").query_async(connection).await?;
-        places.push(bus.get(1).cloned().context("no port of the cluster bus")?);
+        let reply: Vec<String> = redis::cmd("CONFIG").arg("GET").arg("cluster-port").query_async(connection).await?;
+        bus_ports.push(reply.get(1).cloned().context("no port of the cluster bus")?);
     }
-    // Each meets each, so that nobody waits for gossip.
+    // Every node meets every other one, so that no node waits for gossip.
     for (number, connection) in connections.iter_mut().enumerate() {
-        for (node, bus) in nodes.iter().zip(&places).skip(number + 1) {
+        for (node, bus) in nodes.iter().zip(&bus_ports).skip(number + 1) {
             cluster::<()>(connection, &["MEET", "127.0.0.1", &node.port.to_string(), bus]).await?;
         }
     }

@@ -17,7 +17,7 @@ pub struct Absence {
     pub away_seconds: f64,
     /// Tasks of both lanes that were answered as created.
     pub put: u64,
-    /// Those whose key is in neither sink at the end, including dead ones that were never published.
+    /// Tasks whose key is in neither sink at the end, including dead ones that were never published.
     pub lost: u64,
     /// Messages beyond one per key.
     pub copies: u64,
@@ -62,7 +62,7 @@ impl fmt::Display for Absence {
             self.away_seconds, self.put, self.lost, self.dead, self.copies
         )?;
         writeln!(f, "all due at one moment while all is well: {}", span(full))?;
-        writeln!(f, "the backlog: {}; {:.2} of that", span(backlog), self.backlog_to_full)?;
+        writeln!(f, "the backlog: {}; {:.2} of that rate", span(backlog), self.backlog_to_full)?;
         writeln!(f, "first publish {:.1} s after the return", self.first_after_seconds)?;
         let when = ["before", "while away", "while its backlog went", "after"];
         for (when, late) in when.iter().zip(&self.other_lane) {
@@ -71,6 +71,6 @@ impl fmt::Display for Absence {
         for (when, late) in ["before", "after"].iter().zip(&self.own_lane) {
             writeln!(f, "own lane, {when}: {late}")?;
         }
-        writeln!(f, "own lane, what became due while its backlog went: {}", self.fresh)
+        writeln!(f, "own lane, tasks that became due while its backlog went: {}", self.fresh)
     }
 }

@@ -63,7 +63,8 @@ struct Line {
 /// Runs the campaign.
 ///
 /// # Errors
-/// [`Missing`] if a server cannot be started or one was named; otherwise if a server or an instance fails.
+/// [`Missing`] if a program is not installed, the sink is not Redis, or a server was named; otherwise if a server or an
+/// instance fails, or it is stopped before there are figures.
 pub async fn run(
     options: &Options,
     away: Duration,
@@ -177,7 +178,7 @@ impl Stage {
     async fn full(&self, away: Duration) -> anyhow::Result<Drain> {
         let all = u64::from(self.rate) * away.as_secs().max(1);
         let before = self.scrape().await?;
-        // More than that can be put in a second.
+        // This leaves time for 5000 puts a second, and instances accept more.
         let due = self.key_reader.now() + 10_000 + i64::try_from(all / 5)?;
         let mut left = all;
         while left > 0 {

@@ -18,7 +18,7 @@ impl Address {
     /// Splits the URL of a server.
     ///
     /// # Errors
-    /// If it names several servers or TLS, because no proxy can be put in between.
+    /// If it names several servers or TLS, because no proxy can be put in between; or if it is malformed.
     pub(super) fn of(kind: Kind, url: &str) -> Result<Address, Missing> {
         let (scheme, port) = kind.scheme();
         let no = |detail: &str| Missing::new(detail, &format!("name one plain address: {scheme}://127.0.0.1:{port}"));

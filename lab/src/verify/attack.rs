@@ -78,7 +78,8 @@ async fn carry_out(instances: Arc<Instances>, planned: Planned, turn: Turn) -> O
         (FaultKind::Kill, Some(number)) => {
             let id = instances.instance(number).id();
             instances.kill(number).await;
-            // Nobody settles its claim before the lease has expired. Data that it had sent has arrived by then.
+            // Data on its way may still settle a claim of the killed instance. After this pause its claims stay until
+            // their leases expire.
             sleep(ON_ITS_WAY).await;
             held = instances.key_reader.holders().await.iter().any(|holder| Some(holder) == id.as_ref());
             sleep(planned.lasts).await;

@@ -57,7 +57,7 @@ pub struct Options {
     pub length: Duration,
     /// Number of rounds.
     pub rounds: u64,
-    /// Determines the faults.
+    /// Determines the faults and the choices of users.
     pub seed: u64,
     /// The mean time between two faults.
     pub pause: Duration,
@@ -85,7 +85,7 @@ pub struct Step {
 /// Runs a campaign; `tell` is called with the progress about once a second. On `stop` it ends early, but still judges the round and cleans up.
 ///
 /// # Errors
-/// [`super::Missing`] if a server cannot be started, or a named one cannot be attacked; otherwise if a server, an
+/// [`super::Missing`] if a program is not installed, or a named server cannot be attacked; otherwise if a server, an
 /// instance or the campaign's record of what was promised and published ([`Account`]) fails, so that no judgement is possible.
 pub async fn run(options: &Options, stop: &CancellationToken, tell: &(dyn Fn(Step) + Sync)) -> anyhow::Result<Report> {
     tell(Step { activity: "starting servers", ..Step::default() });
@@ -140,7 +140,7 @@ fn left_out(ground: &Ground) -> Vec<String> {
     }
     if ground.links.iter().any(|links| links.sink.is_none()) {
         left_out
-            .push("connections to Kafka are not attacked: its clients go on at the addresses that it tells".to_owned());
+            .push("connections to Kafka are not attacked: its clients use the addresses that it advertises".to_owned());
     }
     left_out
 }

@@ -76,7 +76,7 @@ impl Cluster {
         move_redis_slot(slot, &self.0[from.number], &self.0[to.number], pause).await
     }
 
-    /// Waits until all nodes agree that all slots are served, and every master has a replica that follows it.
+    /// Waits until all nodes report the state `ok`, and every master has a replica that follows it.
     async fn until_whole(&self) -> Result<()> {
         let until = Instant::now() + WHOLE_TIMEOUT;
         while !self.is_whole().await.unwrap_or(false) {

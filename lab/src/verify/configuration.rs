@@ -7,8 +7,8 @@ use secrecy::{ExposeSecret, SecretString};
 use super::TimelinePlace;
 use super::account::DOOR;
 
-/// The configuration of an instance with this address, with short timeouts. All URLs may contain passwords. `door` is what the
-/// door reads, and where it leaves what it cannot put.
+/// The configuration of an instance with this address, with short timeouts. All URLs may contain passwords. `door` has
+/// the options `from` and `rejected` of its door.
 pub(super) fn configuration(
     api: SocketAddr,
     timeline: &TimelinePlace,
@@ -19,7 +19,7 @@ pub(super) fn configuration(
 ) -> anyhow::Result<String> {
     // A JSON string is also a TOML string.
     let quoted = |text: &str| serde_json::to_string(text);
-    // Without it, a failover may lose writes that were answered.
+    // Without `durability`, a failover may lose writes that were answered.
     let is_cluster = redis.expose_secret().starts_with("redis+cluster:");
     let durable = if is_cluster { "durability = \"replica\"\n" } else { "" };
     let mut text = format!(

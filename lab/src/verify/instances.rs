@@ -57,7 +57,7 @@ struct Member {
 pub(super) type Turn = OwnedMutexGuard<()>;
 
 impl Instances {
-    /// Starts the instances; returns when all serve. `door` is what their door reads, and where it leaves what it cannot put.
+    /// Starts the instances; returns when all serve. `door` has the options `from` and `rejected` of their door.
     ///
     /// # Errors
     /// If one does not serve, or Redis is unreachable.
@@ -128,8 +128,8 @@ impl Instances {
         }
     }
 
-    /// Waits until the target of a fault is well, and another instance too if the target is one. `None` if that takes
-    /// too long.
+    /// Waits until the target of a fault is well. If the target is an instance, another one must be well, too. `None`
+    /// if that takes too long.
     pub(super) async fn turn(&self, planned: &Planned) -> Option<Turn> {
         let Some(number) = planned.instance else {
             let side = planned.fault_kind.side().unwrap_or(Side::Redis);

@@ -10,20 +10,24 @@ use super::TimelinePlace;
 use super::timeline_servers::{TimelineServers, command};
 
 /// The keys of a shard, without those of its lanes.
-const SHARD_KEYS: [(&str, &str); 7] = [
+const SHARD_KEYS: [(&str, &str); 11] = [
     ("tasks", "HLEN"),
     ("changes", "HLEN"),
     ("crashes", "HLEN"),
     ("counts", "HLEN"),
     ("dead", "ZCARD"),
     ("dead:records", "HLEN"),
+    ("dead:order", "ZCARD"),
+    ("dead:bytes", "HLEN"),
+    ("pauses", "HLEN"),
+    ("pauses:lanes", "HLEN"),
     ("lanes", "SCARD"),
 ];
 
 /// The keys of each lane of a shard.
 const LANE_KEYS: [(&str, &str); 3] = [("due", "ZCARD"), ("leases", "ZCARD"), ("claims", "HLEN")];
 
-/// Timeout of a reply that matters more than its moment.
+/// How long a request that a campaign cannot do without is repeated while there is no timely answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Reads one namespace, on a connection without a proxy.
@@ -83,7 +87,7 @@ impl KeyReader {
         tokens.iter().flatten().map(id).collect()
     }
 
-    /// The tokens of claims that a dead instance left.
+    /// The tokens of claims that an instance left when it ended.
     ///
     /// # Errors
     /// If Redis does not answer.
@@ -102,7 +106,8 @@ impl KeyReader {
         self.servers.ask::<redis::Value>(&[command(&["SCRIPT", "FLUSH"])]).await.map(drop)
     }
 
-    /// Its memory without the buffers of connections, and the number of entries of each kind of key.
+    /// The memory of Redis without the buffers of connections, the number of its keys, and the number of entries of
+    /// each kind of key. Of a cluster, memory and number of keys are those of one node.
     ///
     /// # Errors
     /// If Redis does not answer.

@@ -1,7 +1,7 @@
 //! `punctual-lab verify`: attacks running instances from outside, and checks what they published.
 //!
-//! It uses no code of punctual except to start servers. Tasks are put over HTTP, instances are processes, messages are
-//! read back with the brokers' own client libraries, and the promises follow from the answers alone.
+//! It uses no code of punctual. Tasks are put over HTTP and by messages to a door, instances are processes, messages
+//! are read back with the brokers' own client libraries, and the promises follow from the answers alone.
 
 pub mod absence;
 pub mod absent;
@@ -46,7 +46,7 @@ pub struct Place {
 pub struct Door {
     /// The topic, queue, stream, or subject with its stream that users send to; created before the first task is put.
     pub source: String,
-    /// Where it leaves what it cannot put; created with the destinations.
+    /// The destination for rejected messages; created with the destinations.
     pub rejected: String,
 }
 
@@ -93,7 +93,7 @@ impl TimelinePlace {
 /// An executed fault.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Fault {
-    /// Its kind, one of a few detail: `kill`, `stop`, `sink_cut`, ...
+    /// Its kind: `kill`, `stop`, `sink_cut`, ...
     pub kind: &'static str,
     /// The instance, from 0; `None` if its target is a server.
     pub instance: Option<usize>,

@@ -185,7 +185,7 @@ pub(super) struct Planned {
     /// The instance, if its target is not a server.
     pub(super) instance: Option<usize>,
     pub(super) lasts: Duration,
-    /// The delay, for that kind of fault.
+    /// The delay, for that kind of fault; its ms choose the target of a fault of the cluster.
     pub(super) delay: Duration,
     /// The direction, for faults that have one.
     pub(super) way: Way,
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn four_instances_take_at_least_a_fault_a_second() {
+    fn four_instances_take_about_a_fault_a_second() {
         for seed in 0..20 {
             let faults = long(seed, 4).len();
             assert!((1000..=2000).contains(&faults), "{faults} in 1200 s");

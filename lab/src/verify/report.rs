@@ -63,7 +63,8 @@ pub struct Round {
     pub kinds: BTreeMap<&'static str, Counted>,
     /// Bytes that reached a server after their sender had closed the connection.
     pub late_bytes: u64,
-    /// The answers to second requests of users, and how many messages they sent to the door.
+    /// The answers to second requests, to requests that steer and to look-ups, and how many messages users sent to
+    /// the door.
     pub races: BTreeMap<String, u64>,
     /// Counters.
     pub tally: Tally,

@@ -133,7 +133,7 @@ func measure(name, server string, tasks, rate, seconds int, connect func(string)
 
 // run inserts tasks, then lets a worker take them. dueOf tells how long after the first due a task is due.
 func run(peer Peer, phase string, count int, lead time.Duration, dueOf func(index int) time.Duration) (*outcome, error) {
-	// A whole second, for those that know no finer ones.
+	// A whole second, because some peers cut a due to whole seconds.
 	base := time.Now().Add(lead).Truncate(time.Second).Add(time.Second)
 	tasks := make([]Task, count)
 	for index := range tasks {

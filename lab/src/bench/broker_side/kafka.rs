@@ -26,7 +26,7 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 /// A Kafka cluster with topics.
 pub(super) struct Topics {
     config: ClientConfig,
-    /// The consumer that reads watermarks.
+    /// The consumer that reads watermarks and leaders.
     metadata_consumer: Arc<BaseConsumer>,
 }
 

@@ -46,11 +46,11 @@ impl BrokerSide for Queues {
         Ok(())
     }
 
-    /// Correct only for a queue without consumers, because delivered messages are not counted.
     async fn make_source(&self, destination: &str) -> Result<String> {
         Ok(destination.to_owned())
     }
 
+    /// Correct only for a queue without consumers, because delivered messages are not counted.
     async fn held(&self, destination: &str) -> Result<u64> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let declaring = self.admin_channel.queue_declare(destination.into(), options, FieldTable::default());

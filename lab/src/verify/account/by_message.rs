@@ -1,8 +1,10 @@
-//! What users sent to a door, and what came of it. Pure; the tests feed it by hand.
+//! The messages that users sent to a door, and the messages that the sink received for them. Pure; the tests feed it by
+//! hand.
 //!
-//! Doors of several instances read side by side, and one that stood still may put again what others have put and changed
-//! since. So of the messages under one id, any may be the last that takes effect. What holds for each all the same: it comes
-//! under one key at most, with the due that follows from it, and of those under one id at least one comes.
+//! The doors of several instances read side by side. A door that stood still may put a task again that other doors have
+//! put and changed since. So any of the messages under one id may be the last that takes effect. Two promises hold all
+//! the same: each message is published under at most one key, with the due that follows from it; and of the messages
+//! under one id at least one is published.
 
 use std::collections::HashMap;
 
@@ -37,7 +39,7 @@ pub(super) struct Named {
     pub(super) is_cancelled: bool,
     /// Whether no task can be made of it.
     pub(super) is_bad: bool,
-    /// How often it was read where the door leaves what it cannot put.
+    /// How often a message with its name was read in the destination for rejected messages.
     rejected: usize,
 }
 
@@ -71,7 +73,8 @@ impl ByMessage {
         }
     }
 
-    /// A message was read; `is_rejected` if the door left it where it leaves what it cannot put. Returns whether it is a copy.
+    /// A message was read; `is_rejected` if it was in the destination for rejected messages. Returns whether it is a
+    /// copy.
     pub(super) fn saw(
         &mut self,
         name: &str,

@@ -1,9 +1,9 @@
 //! Derives from the answers what must, may and must not be published of one task. Pure; the tests feed it by hand.
 //!
-//! A user makes one request after the other about a task. Each put makes a version. The occurrences of a version must
-//! be published, may be, or must not be. After a request without a definite answer it is unknown which version exists.
-//! A request without any answer (the instance died or was stopped) may take effect at any later time, so its user makes
-//! no more requests about that task.
+//! A user makes one request after the other about a task. Each put makes a version, unless it repeats the
+//! current one. The occurrences of a version must be published, may be, or must not be. After a request without a
+//! definite answer it is unknown which version exists. A request without any answer (the instance died or was stopped)
+//! may take effect at any later time, so its user at most repeats it, and makes no other request about that task.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) enum DefiniteAnswer {
     Replaced { due: i64, in_flight: Option<i64> },
     /// An equal task exists.
     Unchanged { due: i64 },
-    /// 409: nothing was changed.
+    /// 409, or 422 because the schedule has already ended: nothing was changed.
     Refused,
     /// A cancel removed the task; an occurrence that was handed out before may still be delivered.
     Cancelled { handed_out: Option<i64> },
@@ -94,7 +94,7 @@ impl Entry {
     /// A put is about to be sent; returns its version.
     pub(super) fn put(&mut self, plan: Plan, lane: &'static str) -> usize {
         let dues = if let Plan::At(due) = plan { Dues::One(due) } else { Dues::Untold };
-        // Until it is answered, any due with its payload is accepted.
+        // Until it is answered, any due with its payload is accepted, unless the plan names the due.
         let (any, some, must_below, may_below) = (dues == Dues::Untold, false, i64::MIN, i64::MAX);
         let (answered_at, behind, ran) = (i64::MAX, None, EndedBefore::No);
         let (added, removed) = (Vec::new(), Vec::new());
@@ -215,7 +215,7 @@ impl Entry {
                 return fault.map_or(Ok(()), Err);
             }
         };
-        // The same version as before, or until it was published.
+        // The put repeated the current version, which exists or has ended by itself.
         let again = self.standing().is_some() && op.version.is_some_and(|version| self.standing.contains(&version));
         self.end_former(op, &found, at);
         self.gone = op.version.is_none();

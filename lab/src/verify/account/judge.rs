@@ -122,7 +122,7 @@ fn judge_unknown_ids(ledger: &mut Ledger) {
     }
 }
 
-/// In calm moments claimers are woken, not found by the glance once a second, and each message is published once.
+/// In calm moments wake-ups find the tasks, not the glance once a second, and each message is published once.
 fn judge_quiet(ledger: &mut Ledger, faults: &[Fault]) -> [i64; 3] {
     let calm = |due: i64, late: i64| {
         faults.iter().all(|fault| fault.until + CALM <= due - CALM / 10 || fault.from >= due + late)
@@ -141,7 +141,7 @@ fn judge_quiet(ledger: &mut Ledger, faults: &[Fault]) -> [i64; 3] {
         let evidence = format!("of {judged} one-shots in calm moments half were {} ms late or more", figures[0]);
         ledger.violations.add("not_woken", "quiet", evidence);
     }
-    // A single copy is possible on a machine that paused.
+    // Some copies are possible on a machine that paused; copies of more than half of the one-shots are not.
     let copies = ledger.counted.quiet_copies.iter().filter(|(due, late)| calm(*due, *late)).count();
     if copies * 2 > judged {
         let evidence = format!("{judged} one-shots in calm moments were published {copies} times more than once each");

@@ -148,7 +148,7 @@ impl Ended {
     }
 }
 
-/// The payload of a version: task and version, with a length that depends on the name.
+/// The payload of a version: task and version, with a length that depends on both.
 pub(super) fn payload(name: &str, version: usize) -> String {
     let sum = name.bytes().fold(version, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
     let length = if sum % 97 == 0 { 4000 } else { sum % 40 };
@@ -269,8 +269,8 @@ impl Ledger {
         self.see(message);
     }
 
-    /// The same for a message of a task that a user sent to the door under this name; `is_rejected` if the door left it
-    /// where it leaves what it cannot put.
+    /// The same for a message of a task that a user sent to the door under this name; `is_rejected` if it was in the
+    /// destination for rejected messages.
     pub(super) fn saw_by_message(&mut self, name: &str, message: &Message, is_rejected: bool) {
         self.counted.published += 1;
         if let Some((_, due)) = parts(&message.key) {

@@ -51,7 +51,8 @@ pub struct Load {
     pub seed: u64,
     /// Whether the broker has the clock of the timeline.
     pub same_clock: bool,
-    /// Whether tasks are also replaced, cancelled and moved, many of them around their due.
+    /// Whether tasks are also replaced, cancelled, moved, paused, triggered and skipped, many of them around their due,
+    /// and a lane is paused.
     pub races: bool,
 }
 
@@ -69,7 +70,7 @@ pub struct Progress {
 /// Counters of a campaign.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Tally {
-    /// Tasks that users put for the first time, one by one and in batches.
+    /// Tasks that users put for the first time, or tried to: one by one, in batches, and by messages to the door.
     pub tasks: u64,
     /// Tasks per second.
     pub tasks_per_second: f64,
@@ -77,13 +78,13 @@ pub struct Tally {
     pub promised: u64,
     /// Keys that were published although they need not have been.
     pub allowed: u64,
-    /// Keys that no answer named, of tasks with an unanswered request.
+    /// Keys that no answer named, of tasks with a request without a definite answer.
     pub untold: u64,
     /// Messages that were read.
     pub published: u64,
     /// Messages whose key had been read before.
     pub copies: u64,
-    /// Requests that were answered 503 or not at all, and repeated.
+    /// Requests that were answered 503, were not answered, or could not be sent; most of them are repeated.
     pub repeated: u64,
     /// Lateness of first messages in ms: median, 99th percentile, maximum.
     pub late_ms: [i64; 3],
@@ -95,8 +96,8 @@ pub struct Tally {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Violation {
     /// The law: `lost`, `early`, `wrong_key`, `other_payload`, `settled_twice`, `cancelled_but_published`,
-    /// `wrong_destination`, `pause_not_held`, `copied`, `dead`, `not_woken`, `left_over`, `wrong_answer`; of instances:
-    /// `started`, `ended`.
+    /// `wrong_destination`, `other_trace`, `pause_not_held`, `copied`, `dead`, `not_woken`, `left_over`,
+    /// `wrong_answer`; of instances: `started`, `ended`.
     pub law: &'static str,
     /// The idempotency key, or another subject.
     pub key: String,
@@ -109,7 +110,8 @@ pub struct Violation {
 pub struct Verdict {
     /// What was counted.
     pub tally: Tally,
-    /// The answers to second requests with their numbers, and the messages to the door: `replace in flight`, `by message: put`.
+    /// How often each answer came to second requests, to requests that steer, and to look-ups; and how many messages
+    /// went to the door: `replace: replaced, one in flight`, `by message: put`.
     pub races: BTreeMap<String, u64>,
     /// The first hundred violations of each law.
     pub violations: Vec<Violation>,
@@ -123,7 +125,7 @@ pub struct Account {
     inlet: Arc<Inlet>,
     rest: Arc<Rest>,
     opened: Instant,
-    /// How long nothing may change before what is left is judged.
+    /// After this long without a change, remaining entries count as left over.
     still: Duration,
     /// Ends the consumer and the clock.
     stop: CancellationToken,
@@ -138,8 +140,8 @@ const RESUME_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the timeline may stay unchanged before its content counts as left over.
 const STILL: Duration = Duration::from_secs(45);
 
-/// The same with a door. What a killed instance read from a Redis stream is read by another one after 60 s, which looks for it
-/// every 15 s.
+/// The same with a door. Messages that a killed instance read from a Redis stream are read by another instance after
+/// 60 s, and it looks for them every 15 s.
 const STILL_WITH_DOOR: Duration = Duration::from_secs(120);
 
 /// Maximum time until nothing is left.

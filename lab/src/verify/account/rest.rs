@@ -19,7 +19,7 @@ pub(super) struct Rest {
     place: TimelinePlace,
 }
 
-/// A key of the timeline and the command that counts its entries.
+/// A key of the timeline and its type in Redis, `zset` or `hash`.
 type Place = (String, &'static str);
 
 impl Rest {
@@ -71,6 +71,7 @@ impl Rest {
             let of = |name: &str| self.place.key(shard, name);
             let mut keys = vec![(of("tasks"), "hash"), (of("changes"), "hash")];
             keys.extend([(of("crashes"), "hash"), (of("counts"), "hash")]);
+            keys.extend([(of("pauses"), "hash"), (of("pauses:lanes"), "hash")]);
             for lane in &self.place.lanes {
                 keys.push((of(&format!("due:{lane}")), "zset"));
                 keys.push((of(&format!("leases:{lane}")), "zset"));

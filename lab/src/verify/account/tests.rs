@@ -1,4 +1,4 @@
-//! Every violation made by hand, with similar cases that are none.
+//! Violations made by hand, with similar cases that are none. Those of messages to a door are in `by_message`.
 
 use super::entry::DefiniteAnswer;
 use super::judge::{Dead, judge};

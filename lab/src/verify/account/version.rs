@@ -44,7 +44,7 @@ pub(super) struct Version {
     /// The due of the former version's occurrence that was in flight at the put. Until that has ended, this version is
     /// not handed out.
     pub(super) behind: Option<i64>,
-    /// Whether it was put more than once.
+    /// Whether it had ended before it was put again.
     pub(super) ran: EndedBefore,
     /// Dues that a trigger made.
     pub(super) added: Vec<i64>,
@@ -165,7 +165,7 @@ impl Version {
         }
     }
 
-    /// It was waiting and was withdrawn. Of a series, the past occurrences are published; a one-shot is not.
+    /// It was waiting and was withdrawn. Of a series, past occurrences may have been published; a one-shot is not.
     pub(super) fn withdraw(&mut self, at: i64) {
         match self.plan {
             Plan::Series { .. } => self.cut(i64::MIN, at + 1),
@@ -174,7 +174,7 @@ impl Version {
         }
     }
 
-    /// It was in flight at `due`, or to follow that, and was withdrawn.
+    /// It was withdrawn while the occurrence with this due was in flight: its own, or one of the version before it.
     pub(super) fn withdraw_in_flight(&mut self, due: i64, surely: bool, at: i64) {
         match self.plan {
             _ if self.ran == EndedBefore::Maybe => self.cut(i64::MIN, at + 1),

@@ -44,7 +44,7 @@ pub(super) struct Inlet {
     pub(super) clock: Arc<Clock>,
     /// All destinations of tasks.
     destinations: Vec<String>,
-    /// Where the door leaves what it cannot put.
+    /// The destination for rejected messages, if there is a door.
     rejected: Option<String>,
     /// Whether the sink stamps messages with the timeline's own time.
     stamped: bool,

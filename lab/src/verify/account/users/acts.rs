@@ -12,7 +12,7 @@ use crate::verify::account::fleet::{self, AnswerMeaning, Ask, Reply};
 use crate::verify::account::ledger;
 use crate::verify::account::version::Plan;
 
-/// How many 409 a user accepts after an unanswered request, which may still take effect until then.
+/// How often a user repeats a request that is refused while an earlier copy without an answer may still take effect.
 const REFUSALS: u32 = 200;
 
 /// A task to put.
@@ -44,9 +44,9 @@ pub(super) fn lane(random: &mut StdRng) -> &'static str {
 }
 
 impl Users {
-    /// Puts a task and notes its answer. `None` means that it is unknown whether it took effect, and that no more
-    /// requests may be made about the task. If it is put carelessly, a 503 counts as the last answer, and the next
-    /// request follows without a repetition.
+    /// Puts a task and notes its answer. `None` means that it is unknown whether it took effect;
+    /// [`goes_on`](Users::goes_on) tells whether more requests may be made about the task. If it is put carelessly, a
+    /// 503 counts as the last answer, and the request is not repeated.
     pub(super) async fn put(&self, id: &str, put: &Put, carelessly: bool) -> Option<DefiniteAnswer> {
         let how = if carelessly { " carelessly" } else { "" };
         let detail = format!("; put{how} {} {} at {}", put.schedule, put.lane, self.clock.now());
@@ -66,7 +66,8 @@ impl Users {
         self.ask(id, Ask { method: Method::DELETE, path, key: None, body }, carelessly).await
     }
 
-    /// Whether more requests may be made about a task: not once a request may still take effect.
+    /// Whether more requests may be made about a task: not while a request may still take effect, nor after the
+    /// campaign has stopped putting.
     pub(super) fn goes_on(&self, id: &str) -> bool {
         let mut ledger = self.ledger();
         !self.stop.is_cancelled() && ledger.entry(id).is_some_and(|entry| !entry.request_may_take_effect)
@@ -117,7 +118,7 @@ impl Users {
                     self.with(id, |entry| entry.unanswered());
                     return None;
                 }
-                // The unanswered request may still take effect, and this one would not know.
+                // An earlier copy without an answer may still take effect; this refusal does not tell.
                 AnswerMeaning::DefiniteAnswer(DefiniteAnswer::Refused, _)
                     if refusals < REFUSALS && self.has_unresolved_request(id) =>
                 {

@@ -16,7 +16,7 @@ use crate::verify::account::write::{self, Outgoing, Sent, Writer};
 enum When {
     /// At this time, in ms.
     At(i64),
-    /// So many ms after the time of the message.
+    /// This many ms after the time of the message.
     In(i64),
 }
 

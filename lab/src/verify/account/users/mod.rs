@@ -31,7 +31,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// How often a one-shot is put that shows whether claimers are woken.
 const PROBE: Duration = Duration::from_millis(500);
 
-/// Maximum number of tasks with open requests; beyond that no new ones are started.
+/// Maximum number of open sequences of requests, each about one task or one batch. Beyond that users put no new
+/// tasks except probes.
 const OPEN: usize = 20_000;
 
 /// All users together.
@@ -43,9 +44,9 @@ pub(super) struct Users {
     /// The source of the door, if there is one.
     writer: Option<Box<dyn Writer>>,
     load: Load,
-    /// The answers to second requests, and the messages to the door.
+    /// The answers to second requests, to requests that steer and to look-ups, and the messages to the door.
     races: Mutex<BTreeMap<String, u64>>,
-    /// How many of them met their task in flight.
+    /// How many second requests met their task in flight.
     pub(super) met: AtomicU64,
     /// Promised occurrences.
     pub(super) promised: AtomicU64,
@@ -107,7 +108,7 @@ impl Users {
         self.numbers.load(Ordering::Relaxed)
     }
 
-    /// The answers to second requests, and the messages to the door, with their numbers.
+    /// How often each answer came, and how many messages went to the door; see [`super::Verdict::races`].
     pub(super) fn races(&self) -> BTreeMap<String, u64> {
         self.races.lock().clone()
     }

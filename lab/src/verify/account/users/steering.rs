@@ -22,10 +22,10 @@ use crate::verify::account::version::{Plan, Version};
 /// How long a pause lasts at most, in ms. It is shorter than the grace of instances, so that nothing is passed over.
 const LONGEST_PAUSE_MS: u64 = 2500;
 
-/// How long after it was given up a skip may take effect.
+/// How long a skip may still take effect after its user has given up waiting for the answer.
 const LATE_SKIP_MS: i64 = 60_000;
 
-/// The pause between two pauses of a lane.
+/// The time between two pauses of a lane.
 const LANE_PAUSE_INTERVAL: Duration = Duration::from_secs(7);
 
 /// The definite answer to a request that steers a task.
@@ -166,7 +166,8 @@ impl Users {
         }
     }
 
-    /// Resumes what may be paused, until an instance says that it is. Requests without an answer may have paused it.
+    /// Resumes the lane and all tasks, because requests without an answer may have paused them. Repeats each request
+    /// until it is answered 200.
     pub(in crate::verify::account) async fn resume_all(&self) {
         self.resume_lanes().await;
         self.repeat("/v1/tasks:resume", r#"{"all":true}"#).await;

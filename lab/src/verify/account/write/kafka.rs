@@ -46,8 +46,8 @@ impl Writer {
             }
         }
         config
-            // Without repetitions. Those of an idempotent producer may all the same be in the topic twice once the broker was killed,
-            // and are two messages then.
+            // Without retries. Even with an idempotent producer, a retry may add the record a second time if the
+            // broker was killed, and the door would read two messages.
             .set("message.send.max.retries", "0")
             .set("linger.ms", "0")
             .set("message.timeout.ms", SEND_TIMEOUT.as_millis().to_string());

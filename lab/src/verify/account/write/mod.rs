@@ -20,7 +20,7 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A message for a door.
 #[derive(Clone, Debug)]
 pub(in crate::verify) struct Outgoing {
-    /// What the broker orders by, and its id, where it has these.
+    /// The key of the record in Kafka, and the `message_id` in RabbitMQ; the other brokers do not get it.
     pub(super) name: String,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) payload: String,

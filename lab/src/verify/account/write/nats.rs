@@ -13,7 +13,7 @@ use secrecy::ExposeSecret;
 use super::{Outgoing, SEND_TIMEOUT, Sent};
 use crate::verify::{DOOR_CONSUMER, Door, Place};
 
-/// How long the server waits for an acknowledgement, the shortest that `punctual check` accepts without a warning.
+/// How long the server waits for an acknowledgement before it delivers the message again.
 const ACK_WAIT: Duration = Duration::from_secs(10);
 
 /// Maximum number of messages without an acknowledgement: more than the batches of all instances.
