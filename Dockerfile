@@ -19,7 +19,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /usr/local/bin/punctual /usr/local/bin/punctual-lab /usr/local/bin/
 USER 10001:10001
-# Inside of the container; who may reach it from outside is for whoever publishes the port to say. Beyond loopback punctual
+# All interfaces inside the container; publishing the port decides who can reach it from outside. Beyond loopback punctual
 # starts only with a token: PUNCTUAL__TOKENS__<NAME>__SHA256 and PUNCTUAL__TOKENS__<NAME>__SCOPE.
 ENV PUNCTUAL__HTTP__LISTEN=0.0.0.0:7171
 EXPOSE 7171

@@ -65,8 +65,7 @@ impl Target {
             let bare = matches!(rest, "" | "//");
             return if bare { Ok(target) } else { Err(format!("`{}:` takes no address", scheme.name)) };
         }
-        let malformed =
-            |detail: &str| format!("the URL of a {} sink {detail}, as in {}", scheme.name, scheme.example());
+        let malformed = |detail: &str| format!("a URL of {} {detail}, as in {}", scheme.name, scheme.example());
         let rest = rest.strip_prefix("//").ok_or_else(|| malformed("has `//` behind its scheme"))?;
         // The last `@`, because an unencoded password may contain `@`, `?`, `#` and `/`.
         let (user_info, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));

@@ -1,5 +1,5 @@
-//! Keeps `docker-compose.yml`, `Dockerfile`, README and `make up` consistent. Starts nothing: the files are read as
-//! text, and a script replaces Docker.
+//! Keeps `docker-compose.yml`, `Dockerfile`, README and `make up` consistent. Starts no container: the files are
+//! read as text, and a script replaces Docker.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;

@@ -23,8 +23,8 @@ const FAILOVER: Duration = Duration::from_secs(120);
 /// After how many ms without a reply the Sentinel takes a killed master for dead.
 const DEAD: u32 = 1000;
 
-/// The same before it is killed, so that a slow master on a busy machine stays; otherwise writes that its replica lacks
-/// would be lost.
+/// The same while no master is to be replaced, so that a slow one on a busy machine stays master. Otherwise writes that
+/// its replica lacks would be lost.
 const SLOW: u32 = 60_000;
 
 const PASSWORD: &str = "hunter2";

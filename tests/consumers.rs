@@ -55,8 +55,8 @@ pub(crate) async fn publish(url: &str, batch: Vec<Message>) {
     sink.close(Duration::from_secs(5)).await.expect("a sink that closes");
 }
 
-/// Publishes everything twice and runs the example: each key is new once and repeated once. The example is still
-/// running.
+/// Publishes everything twice and runs the example: each key is new once and repeated once. Returns the running
+/// example.
 async fn each_key_counts_once(example: &str, arguments: &[&str], url: &str, destination: &str) -> Consumer {
     let batch = occurrences(destination);
     publish(url, batch.clone()).await;

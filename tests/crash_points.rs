@@ -1,9 +1,9 @@
 //! An instance ends like by `kill -9` at every step between claim and settle, for each sink; then the consumer's view
 //! is checked.
 //!
-//! At any step another instance ends the claim and publishes the rest. Each occurrence reaches the consumer with its
-//! key and payload: exactly once if no message had been handed over or all of those were settled, at most twice
-//! otherwise.
+//! Another instance then ends the claim and publishes the rest. Each occurrence reaches the consumer with its key and
+//! payload. It comes exactly once if no message had been handed over, or if all messages that had been handed over were
+//! settled. Otherwise it comes at most twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,11 +39,12 @@ const SIGABRT: i32 = 6;
 /// What a consumer may see of a claim whose holder ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// No message had been handed over, or all of those were settled.
+    /// No message had been handed over, or all messages that had been handed over were settled.
     Once,
     /// A message had been handed over and was not settled.
     Again,
-    /// Possibly one: occurrences that a reap returns wake the claimer of the same instance, just before its end.
+    /// A message may have been handed over: occurrences that a reap returns wake the claimer of the same instance, just
+    /// before its end.
     Either,
 }
 
@@ -111,7 +112,7 @@ fn rabbitmq_sees_each_occurrence_whatever_the_instance_died_of() {
     });
 }
 
-/// Runs every point in turn and prints a table; `read` reads the sink back.
+/// Runs every point except `before_acknowledge` in turn and prints a table; `read` reads the sink back.
 fn run(name: &str, redis: &RedisServer, sink: &str, read: impl FnOnce() -> Vec<Published>) {
     let (mut promised, mut turns, mut spoilt) = (BTreeMap::new(), Vec::new(), Vec::new());
     for &point in Point::ALL.iter().filter(|point| **point != Point::BeforeAcknowledge) {

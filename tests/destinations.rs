@@ -1,5 +1,5 @@
-//! Messages that a broker never accepts, with complete instances: they become dead under their keys with the broker's
-//! error text, and other messages are not affected.
+//! Messages that a broker refuses, with complete instances. If it never accepts them, they become dead under their keys
+//! with the broker's error text. Messages for a full queue arrive later. Other messages are not affected.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::support::redis::RedisServer;
 use crate::support::stored_keys::StoredKeys;
 use crate::support::{have, patient, say};
 
-/// How long a destination may refuse messages in these tests.
+/// `patience` of the sinks, except in the test of a full queue: how long a destination may be at fault.
 const PATIENCE: Duration = Duration::from_secs(6);
 
 /// How long something may take that happens by itself: a generous deadline, not an expectation.
@@ -84,7 +84,7 @@ fn a_requeue_right_after_topic_creation_arrives_and_is_not_dead_again() {
     assert_eq!(keys, (0..20).map(|number| format!("late-{number}:{due}")).collect());
 }
 
-/// The arrival time is that at a consumer, which is attached all the time.
+/// RabbitMQ does not stamp messages, so attached consumers record when they arrive.
 #[test]
 fn messages_that_rabbitmq_refuses_end_dead_and_delay_no_others() {
     if !have("redis-server") || !have("rabbitmq-server") {

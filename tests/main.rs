@@ -22,10 +22,10 @@
 //! - `lua`         the scripts on a real Redis: whole state before and after, declared keys, broken connections
 //! - `memory`      large payloads in bounded memory
 //! - `metrics`     docs/metrics.md, the dashboard and the alerts name the metrics of `/metrics`
-//! - `modules`     which module of `src/` may use which
+//! - `modules`     which module of `src/` and of `lab/src/` may use which
 //! - `mutants`     every law has a patch that breaks it, and each still applies; `make mutants` runs them
 //! - `outage`      every server around an instance fails, and all promised messages are still published
-//! - `recipes`     the recipes in Python and Node, and a generated client: `make test-examples` runs them
+//! - `recipes`     the recipes in Python and Node, Celery, and a generated client: `make test-examples` runs them
 //! - `sinks`       one suite for every sink: its capabilities, and its behaviour in an outage
 //! - `steering`    cancels, pauses, triggers and bulk requests, beside publishes of two instances and after a restart of Redis
 //! - `support`     starts and stops servers and `punctual serve` processes

@@ -1,4 +1,5 @@
 //! The table of metrics in docs/metrics.md, the board and the alert rules name what `/metrics` shows, and nothing else.
+//! Each alert has a section in docs/runbook.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -119,7 +120,7 @@ fn named(expression: &str) -> (Vec<(String, Vec<String>)>, Vec<String>) {
     (metrics, groups)
 }
 
-/// Asserts that an expression names what there is; the labels that its results have.
+/// Asserts that an expression names only existing metrics and labels. Returns the labels that it groups by.
 fn check(expression: &str, samples: &BTreeMap<String, Labels>) -> Vec<String> {
     let (metrics, groups) = named(expression);
     // Prometheus' own `up` covers an instance that cannot be scraped.

@@ -74,7 +74,7 @@ const MODULES: &[Module] = &[
             "rand",
         ],
     },
-    // A macro that every module uses.
+    // A macro that all modules may use.
     Module { name: "string_enum", modules: &[], crates: &[] },
     Module { name: "metrics", modules: &[], crates: &["prometheus_client"] },
     Module { name: "telemetry", modules: &[], crates: &["tracing_subscriber"] },
@@ -89,7 +89,7 @@ const LAB_MODULES: &[Module] = &[
         modules: &["servers"],
         crates: &["anyhow", "hyper", "hyper_util", "jiff", "rand", "redis", "secrecy", "tokio", "tokio_util"],
     },
-    // Puts tasks and publishes messages as an instance does, without one.
+    // Uses code of punctual to measure the limits of its parts: the sink alone, and Redis alone.
     Module {
         name: "bench",
         modules: &["servers"],
@@ -113,8 +113,8 @@ const LAB_MODULES: &[Module] = &[
     },
 ];
 
-/// Part of the timeline, and the only code that names the redis crate. It connects to its Redis with the same code as
-/// the sink, which knows TLS and Sentinels and lives with the sinks.
+/// Part of the timeline, and the only code of `src/` that names the redis crate. It connects to its Redis with code of
+/// the sinks' crate, which supports TLS and Sentinels.
 const REDIS: Module = Module {
     name: "timeline",
     modules: &["task", "clock", "metrics"],
@@ -404,12 +404,10 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Types that share their name. Both are public, and each name is the plain word for its type.
-const SAME_NAMES: [&str; 2] = [
-    // A fault of a document; and who is at fault for a failed publish.
-    "Fault", // The message of a task; and the message that a sink publishes.
-    "Message",
-];
+/// Names that two public types share, because each name is the plain word for both types:
+/// - `Fault`: a fault of a document, and who is at fault for a failed publish;
+/// - `Message`: the message of a task, and the message that a sink publishes.
+const SAME_NAMES: [&str; 2] = ["Fault", "Message"];
 
 /// Types that a file declares for other files.
 fn types(text: &str) -> Vec<&str> {
@@ -420,7 +418,7 @@ fn types(text: &str) -> Vec<&str> {
         let rest = rest.strip_prefix(' ')?;
         let kinds = ["struct ", "enum ", "trait ", "type "];
         let name = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
-        // A macro has names for the types that it declares.
+        // Skip placeholders of a macro, such as `$name`.
         name.split(|c: char| !c.is_alphanumeric()).next().filter(|name| !name.is_empty())
     });
     declared.collect()

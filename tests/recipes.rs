@@ -1,5 +1,5 @@
-//! The recipes in Python and Node, and a client generated from the OpenAPI document. `make test-examples` installs what
-//! they need and runs these tests.
+//! The recipes in Python and Node, Celery, and a client generated from the OpenAPI document.
+//! `make test-examples` installs their dependencies and runs these tests.
 
 use std::path::PathBuf;
 use std::process::Command;

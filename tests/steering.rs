@@ -54,7 +54,7 @@ fn keys(published: &[Published]) -> BTreeMap<&str, Vec<&str>> {
     keys
 }
 
-/// Calls the API for each of the tasks, by turns at both instances, as they become due. Returns status and answer of each.
+/// Calls the API once for each task, alternating between the instances. Returns the status and the body of each answer.
 fn call_each(apis: &[Api; 2], name: &str, method: &str, verb: &str) -> Vec<(u16, Value)> {
     let call = |n: usize| {
         let path = format!("/v1/tasks/{name}-{n}{verb}");
@@ -86,7 +86,7 @@ fn cancel_all(api: &Api, prefix: &str) -> BTreeMap<String, u64> {
     }
 }
 
-/// Takes more than five seconds: 6000 tasks become due over three seconds while they are changed.
+/// Takes more than five seconds: 6000 tasks become due over three seconds or more while they are changed.
 #[test]
 fn cancels_pauses_and_triggers_race_with_publishes() {
     if missing_servers() {
@@ -95,7 +95,8 @@ fn cancels_pauses_and_triggers_race_with_publishes() {
     let servers = Servers::start(&[], &[]);
     let instances = [Punctual::start(&servers.config()), Punctual::start(&servers.config())];
     let apis = instances.each_ref().map(Punctual::api);
-    // Three callers race with the dues, so that these come as fast as the calls, on a slow machine too.
+    // Measure how long a call takes. The tasks become due about as fast as three callers change them, on a slow machine
+    // too.
     let begun = now_ms(&servers);
     (0..200).for_each(|_| drop(apis[0].send("GET", "/v1/tasks/nobody", None).expect("an answer")));
     let micros_per_task = ((now_ms(&servers) - begun) * 1000 * 3 / 200).max(1500);
@@ -113,7 +114,7 @@ fn cancels_pauses_and_triggers_race_with_publishes() {
         let triggers = scope.spawn(|| call_each(&apis, "trigger", "POST", "/trigger"));
         (cancels.join().unwrap(), pauses.join().unwrap(), triggers.join().unwrap())
     });
-    // No more of the recurring ones, and what is claimed ends.
+    // Cancel the recurring tasks and the tasks of the warm-up. Claims under way still end.
     for prefix in ["trigger-", "warm-up-"] {
         cancel_all(&apis[0], prefix);
     }
@@ -182,7 +183,7 @@ fn a_bulk_cancel_races_with_publishes() {
     let keys = keys(&published);
     let messages = u64::try_from(keys.iter().filter(|(task, _)| task.starts_with("bulk-")).count()).unwrap();
     assert!(keys.values().all(|keys| keys.len() == 1), "a task came twice");
-    // What was changed without a word has no message; of the others at most one came.
+    // A task that counts as `done` has no message. Every other task has at most one.
     assert!(messages <= *TASKS as u64 - sum("done"), "{messages} messages, {sums:?}");
     assert!(messages >= *TASKS as u64 - sum("done") - sum("in_flight"), "{messages} messages, {sums:?}");
     assert!(sum("done") > 100, "{sums:?}");

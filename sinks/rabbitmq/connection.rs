@@ -27,7 +27,7 @@ use crate::{Away, Fault, link};
 const MAX_CHANNELS: u16 = 64;
 
 /// A connection is replaced once the server has closed channels with one in this many of its numbers.
-const MAX_SPENT_NUMBERS: usize = 4;
+const SPENT_NUMBERS_DIVISOR: usize = 4;
 
 /// Maximum number of exchanges that are looked for at once. The other channels are for messages.
 const MAX_LOOKS: usize = 16;
@@ -310,7 +310,7 @@ impl link::Connection for RabbitConnection {
     /// lapin never uses the number of a channel again that the server closed, in the lifetime of a connection: what is
     /// sent on it fails with the former refusal. So a connection is replaced before its numbers are used up.
     fn is_worn(&self) -> bool {
-        self.shared.spent.load(Ordering::Relaxed) >= (self.numbers / MAX_SPENT_NUMBERS).max(1)
+        self.shared.spent.load(Ordering::Relaxed) >= (self.numbers / SPENT_NUMBERS_DIVISOR).max(1)
     }
 
     /// Closes the connection in order. If messages were given up, it is cut instead, because the server would read them

@@ -1,5 +1,5 @@
 //! A timer with microsecond precision. The runtime's timer counts milliseconds from the start of the process and rounds
-//! up. With that timer, a process would notice every due late by the same amount, half a millisecond on average.
+//! up. With that timer, a process would notice every due late by the same amount: up to a millisecond, by chance of its start.
 
 use std::time::Duration;
 
@@ -48,7 +48,10 @@ async fn exactly(_: Duration) {
 }
 
 #[cfg(target_os = "linux")]
-#[expect(deprecated, reason = "unsound for what closes or changes its descriptor, which this one does not")]
+#[expect(
+    deprecated,
+    reason = "`AsyncFd::with_interest` is unsound for types that close or change their descriptor; a timerfd does neither"
+)]
 async fn timer(span: Duration) -> std::io::Result<()> {
     use rustix::time::{
         Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,

@@ -120,7 +120,7 @@ fn door(
     let group = r.text(&path("group"), text).filter(|text| !text.is_empty());
     let group = group.unwrap_or_else(|| format!("punctual.{namespace}.{name}"));
     let destination = r.text(&path("destination"), text).filter(|text| !text.is_empty());
-    if destination.is_some() && dialect.is_some_and(|dialect| !dialect.needs_destination()) {
+    if destination.is_some() && dialect.is_some_and(|dialect| !dialect.takes_destination()) {
         only_for(r, &path("destination"), "the dialects `own` and `etf1`");
     }
     let exchanges = exchanges(r, &path("exchanges"), dialect);

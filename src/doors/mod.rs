@@ -67,7 +67,7 @@ impl Dialect {
 
     /// Whether its messages may leave it to the door where their task is published.
     #[must_use]
-    pub fn needs_destination(self) -> bool {
+    pub fn takes_destination(self) -> bool {
         matches!(self, Dialect::Own | Dialect::Etf1)
     }
 

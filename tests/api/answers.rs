@@ -226,7 +226,7 @@ async fn a_503_names_its_reason_and_no_secret() {
         assert_eq!(answer.problem(), (503, "timeline_unavailable".into()));
         assert!(!answer.body.contains("hunter2") && answer.body.contains("redis:6379"), "{answer:?}");
     }
-    stage.timeline.set_up();
+    stage.timeline.set_link_up();
 
     stage.timeline.fail_next(Verb::Put, InjectedFault::ReplyLost);
     let mut lost = Box::pin(stage.put("a", ONCE));

@@ -95,7 +95,7 @@ fn documents() -> Vec<Case> {
         put(r#"{"schedule":{"in":"1s"},"schedule":{"in":"2s"},"message":{}}"#).at("/schedule", "duplicate_field"),
         put(r#"{"schedule":{"in":"1s"},"message":{},"a/b~c":1}"#).at("/a~1b~0c", "unknown_field"),
         put(r#"{"schedule":{"in":"\ud800"},"message":{}}"#).at("/schedule/in", "not_json"),
-        // With another case, or with an escape: names are compared exactly.
+        // Names are compared with their case.
         put(r#"{"schedule":{"in":"1s"},"Message":{}}"#).at("/message", "missing_field").at("/Message", "unknown_field"),
     ]
 }

@@ -1,4 +1,5 @@
-//! The batch: one answer per line, in order, whatever the lines and however they arrive.
+//! The batch: lines are answered in order, whatever they contain and however they arrive. A long answer may end with
+//! counts.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! `POST /v1/tasks:cancel`, `:pause` and `:resume`: counts, filters, pages, and what a token with limits changes.
+//! `POST /v1/tasks:cancel`, `:pause` and `:resume`: counts, filters, refused requests, and what a token with
+//! limits changes.
 
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ async fn what_matches_is_counted_paused_resumed_and_cancelled() {
     assert_eq!(ask(&stage, "resume", json!({"prefix": "invoice-", "missed": "skip"})).await, changed(1, 0, 0));
     assert_eq!(stage.get("/v1/tasks/invoice-1").await.json()["due_ms"], json!(NOON + 6 * 3_600_000));
     assert_eq!(ask(&stage, "resume", json!({"status": "paused"})).await, changed(3, 0, 0));
-    // One is in flight, and may still arrive.
+    // Two are in flight, and may still arrive.
     let claimed = stage.claim("i.1").await;
     assert_eq!(claimed.occurrences.len(), 2, "those of the lane default");
     assert_eq!(ask(&stage, "pause", json!({"prefix": "order-"})).await, changed(1, 2, 0));

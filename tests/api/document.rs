@@ -69,7 +69,8 @@ fn close(schema: &mut Value) {
     }
 }
 
-/// Panics if the document does not describe the answer. For unknown paths and methods any problem is valid.
+/// Panics if the document does not describe the answer. For unknown paths and methods any
+/// problem with the status 401, 403, 404 or 405 is valid.
 pub(super) fn check(method: &str, path: &str, answer: &Answer) {
     if method == "HEAD" {
         return;

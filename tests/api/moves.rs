@@ -1,4 +1,4 @@
-//! `POST /v1/tasks/{id}/trigger` and `/skip`: answers, reasons and codes.
+//! `POST /v1/tasks/{id}/trigger`, `/skip`, and `/resume` with `missed`: answers and codes.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn a_trigger_names_its_key_and_a_skip_the_due_that_follows() {
             json!({"id": "a", "result": result, "key": key, "due": "2026-11-21T12:00:00.001Z", "due_ms": NOON + 1});
         assert_eq!((triggered.status, triggered.json()), (200, expected));
     }
-    // What follows a trigger is not what was skipped.
+    // The skipped occurrence stays skipped after the trigger.
     let task = stage.get("/v1/tasks/a?next=1").await.json();
     assert_eq!(task["next"][0]["due_ms"], json!(NOON + 7_200_000));
     assert_eq!(task["counts"]["passed_over"], json!(1));

@@ -131,7 +131,7 @@ async fn until_trusted(stage: &Stage, trusted: &Certificates) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(SOON, served).await.expect("the new certificate is served");
+    timeout(SOON, served).await.expect("an answer under a trusted certificate");
 }
 
 /// Takes more than five seconds: files are checked every two seconds, and an error counts only the second time.
@@ -152,7 +152,7 @@ async fn changed_certificate_files_are_served_once_both_are_complete() {
     let mut bytes = Vec::new();
     old.read_to_end(&mut bytes).await.unwrap();
     assert_eq!(Answer::read(&bytes).status, 200);
-    // Once more, after the files were missing.
+    // Once more, after the key file was missing.
     std::fs::remove_file(served.key_file()).unwrap();
     std::fs::copy(last.certificate_file(), served.certificate_file()).unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;

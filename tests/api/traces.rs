@@ -32,7 +32,7 @@ async fn a_look_shows_the_trace_of_the_put_and_a_repeat_keeps_the_first() {
         assert_eq!(shown(&stage, id).await, TRACE);
     }
     stage.put("a", r#"{"schedule":{"in":"1m"},"message":{}}"#).await;
-    assert_eq!(shown(&stage, "a").await, Value::Null, "replaced by a request that is part of none");
+    assert_eq!(shown(&stage, "a").await, Value::Null, "replaced by a request that is part of no trace");
 }
 
 #[tokio::test]

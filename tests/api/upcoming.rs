@@ -1,4 +1,5 @@
-//! `GET /v1/upcoming`, `/v1/tasks:count` and `?next=`: what fires next and how much, over all lanes and of one task.
+//! `GET /v1/upcoming`, `/v1/tasks:count` and `?next=`: the tasks of all lanes that come due next, their number, and the
+//! next dues of one task.
 
 use serde_json::{Value, json};
 
@@ -103,7 +104,7 @@ async fn the_next_dues_of_a_task_are_shown_up_to_its_limit() {
     for query in ["next=0", "next=101", "next=x", "then=1"] {
         assert_eq!(stage.get(&format!("/v1/tasks/x?{query}")).await.status, 422, "{query}");
     }
-    // In flight, it goes on behind the due that is claimed.
+    // For a task in flight, the next dues begin after the claimed one.
     assert_eq!(next(json!({"every": "1h", "start": "2026-11-21T12:00:01Z"}), "?next=1").await, Some(vec![hour + 1000]));
     stage.clock.advance(std::time::Duration::from_secs(1));
     assert_eq!(stage.claim("i.1").await.occurrences.len(), 1);

@@ -29,7 +29,7 @@ pub(super) fn hold_all_connections(form: Form) {
             let ready = || Api::new(port).ready().is_some_and(|answer| answer.status == 200);
             assert!(
                 patient(Duration::from_secs(10), ready),
-                "nobody is reported on port {port}\n{}",
+                "the instance is not ready on port {port}\n{}",
                 stage.instance.log()
             );
         }

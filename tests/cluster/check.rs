@@ -53,7 +53,7 @@ fn two_servers_that_are_no_cluster_and_hosts_of_two_clusters_are_refused() {
     assert!(code == Some(1) && said.contains("are in different clusters"), "{said}");
 }
 
-/// The sink writes one stream, which is on one node.
+/// A Redis Streams sink needs one Redis, because a stream is on one node of a cluster.
 #[test]
 fn a_sink_on_a_cluster_is_refused() {
     let done = run(&["check", "--offline", "--redis", "memory:", "--sink", "redis+cluster://127.0.0.1:1,127.0.0.1:2"]);

@@ -71,7 +71,8 @@ fn a_master_that_stands_still_delays_no_task_of_others() {
     let mut instance = Punctual::start(&config(&cluster, &sink, ""));
     let (still, others) = (shards_of(&cluster, 0), shards_of(&cluster, 1));
     let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
-    // Its claimers ask for these while it hangs. If each of them held a part of the lane's capacity, none would be left.
+    // Claimers ask the master for these tasks while it hangs. If each call held a part of the lane's capacity, none
+    // would be left for other shards.
     assert!(still.iter().all(|shard| load.put_as(&id_in(*shard, "held"), 3000)), "{}", load.answers());
     cluster.nodes[0].server.signal("STOP");
     let begun = tokio::time::Instant::now();
@@ -186,7 +187,7 @@ fn an_instance_waits_for_the_node_that_has_the_layout() {
     cluster.nodes[layout].server.restart();
     until_status(&mut instance, "up");
     assert_eq!(instance.api().put(&id_in(other, "early"), LATER).expect("an answer").status, 201);
-    // Once it is known, the others go on without it.
+    // Once the instance has read the layout, the other shards work without this node.
     cluster.nodes[layout].server.kill();
     until_status(&mut instance, "degraded");
     assert_eq!(instance.api().put(&id_in(other, "later"), LATER).expect("an answer").status, 201);
@@ -277,7 +278,7 @@ fn a_new_master_whose_clock_is_behind_decides_the_time_of_its_shards() {
         until_status(instance, "up");
         let before = claims(instance);
         std::thread::sleep(Duration::from_secs(3));
-        // A claimer on the wrong clock would ask again and again for what is not due.
+        // A claimer on the wrong clock would ask again and again for tasks that are not due.
         let empty = claims(instance) - before;
         assert!(empty < 3000.0, "{empty} empty claims in 3 s");
     });

@@ -27,7 +27,7 @@ fn redis_cluster(arguments: &[&str]) -> String {
     said
 }
 
-/// Takes more than five seconds: 100 000 tasks move, and the clients do not stop.
+/// Takes more than five seconds: 100 000 tasks move, and the last are due half a minute after their put.
 #[test]
 fn the_documented_steps_lead_from_one_redis_to_a_cluster_and_lose_nothing() {
     if !have("redis-server") || !have("redis-cli") {

@@ -1,5 +1,5 @@
-//! A timeline on three masters: slots move, masters die, hang and are replaced, and every promise still holds. What is on
-//! one node delays nothing on the others.
+//! A timeline on three masters: slots move, masters die, hang and are replaced, and every promise still holds. A node
+//! in trouble delays no task on the others.
 
 mod check;
 mod failures;

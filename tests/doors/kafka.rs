@@ -273,7 +273,7 @@ fn a_topic_that_is_made_again_gives_new_ids() {
 fn repeated_binary_and_missing_headers_reach_the_consumer() {
     let Some((timeline, kafka)) = servers(1) else { return };
     let instance = Punctual::start(&config(&timeline, &kafka, "destination = \"out\"\n"));
-    // `kcat` writes a header without `=` without a value.
+    // `kcat` sends a header without a value if its argument has no `=`.
     send(&kafka, &["punctual-in=1ms", "x=1", "binary=\u{e9}\u{1}", "none", "x=2", "punctual-attempt=7"], "{}\n");
     assert!(patient(TIME_LIMIT, || !kafka.records("out").is_empty()), "{}", instance.log());
     let record = kafka.records("out").remove(0);

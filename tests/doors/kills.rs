@@ -8,7 +8,7 @@ use crate::support::published::Published;
 use crate::support::punctual::Punctual;
 use crate::support::{patient, say};
 
-/// Number of messages that these instances have read so far.
+/// Metric lines that count the messages that these instances have read so far.
 fn read(instances: &[Punctual; 2]) -> Vec<String> {
     let of = |instance: &Punctual| {
         let metrics = instance.api().send("GET", "/metrics", None).map(|answer| answer.text).unwrap_or_default();

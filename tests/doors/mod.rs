@@ -53,7 +53,7 @@ impl Bed {
         Bed { clock, timeline, source, sink, metrics, doors }
     }
 
-    /// Sends a message this many ms from now on the timeline's clock; headers are `name: value`.
+    /// Sends a message at once. Its time is this many ms from now on the timeline's clock; headers are `name: value`.
     fn send(&self, place: &str, offset_ms: i64, headers: &[&str]) {
         let header = |header: &&str| {
             let (name, value) = header.split_once(": ").unwrap();
@@ -183,7 +183,7 @@ async fn a_door_waits_for_the_timeline_and_reads_no_more_meanwhile() {
     assert!(status == DoorStatus::Waiting && detail.unwrap().contains("no redis"));
     assert_eq!(bed.source.acknowledged(), Vec::<String>::new());
     assert_eq!(bed.source.unread(), 8, "one batch is tried, one waits");
-    bed.timeline.set_up();
+    bed.timeline.set_link_up();
     bed.pass(6000).await;
     assert_eq!(bed.source.acknowledged(), (0..10).map(|n| format!("{n}-0")).collect::<Vec<_>>(), "in order");
     assert_eq!((bed.tasks().len(), bed.status()), (10, (DoorStatus::Up, None)));
@@ -216,7 +216,7 @@ async fn a_message_that_cannot_be_put_goes_to_the_rejected_ones_with_its_reason(
     let named: Vec<_> = copies[0].all_headers().map(|(name, _)| name.to_owned()).collect();
     assert!(!named.iter().any(|name| name == "punctual-task" || name == "punctual-due"), "{named:?}");
 
-    // The copies were led back into the source by mistake.
+    // A copy is led back into the source by mistake.
     let headers: Vec<String> = copies[0].headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     bed.send("4-0", 0, &headers.iter().map(String::as_str).collect::<Vec<_>>());
     bed.pass(10).await;
@@ -325,7 +325,7 @@ async fn a_source_that_is_unavailable_is_shown_and_read_again() {
     assert_eq!((bed.tasks().len(), bed.status()), (1, (DoorStatus::Up, None)));
 }
 
-/// It dies after the put and before the acknowledgement, and its successor reads the message again.
+/// The second door dies after the put and before the acknowledgement. Its successor reads the message again.
 #[tokio::test(start_paused = true)]
 async fn a_stop_completes_what_was_read_and_a_death_repeats_it_under_the_same_id() {
     let mut bed = Bed::start();

@@ -30,7 +30,8 @@ fn servers() -> Option<(RedisServer, NatsServer)> {
     Some((RedisServer::start(&[]), nats))
 }
 
-/// The stream that the door reads, with a consumer whose messages come again after so many seconds.
+/// Creates the stream that the door reads. Its consumer gets a message again if it is not acknowledged within
+/// `ack_wait` seconds.
 pub(super) fn create_source(client: &mut NatsClient, ack_wait: u64) {
     client.create_stream("IN", &["punctual.in"], &json!({}));
     let consumer = json!({"durable_name": "punctual", "ack_policy": "explicit", "ack_wait": ack_wait * 1_000_000_000,

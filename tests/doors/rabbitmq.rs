@@ -50,8 +50,8 @@ fn text(name: &'static str, value: &str) -> (&'static str, AMQPValue) {
     (name, AMQPValue::LongString(value.into()))
 }
 
-/// Sends messages with the current second as their time, until the server has confirmed them: without confirms, the end of
-/// the connection may lose the last ones.
+/// Sends messages with the current second as their time, and waits until the server has confirmed them. Without
+/// confirms, the end of the connection may lose the last messages.
 fn send(rabbit: &RabbitServer, messages: Vec<Sent>) {
     let now = u64::try_from(super::unix_time()).expect("a time after 1970");
     rabbit.with_channel("", async |channel: Channel| {
@@ -290,8 +290,8 @@ fn least_rights_are_enough() {
     assert_eq!(status(&instance)["status"], "unavailable");
 }
 
-/// RabbitMQ takes them from a producer: tables that are nested so deeply that the client library would end the process, and
-/// texts that are not UTF-8, at which it would end the connection, again and again.
+/// RabbitMQ accepts two kinds of messages that the client library cannot read. Deeply nested tables would overflow its
+/// stack and end the process. At texts that are not UTF-8 it would end the connection, again and again.
 #[test]
 fn what_the_client_library_cannot_read_stops_nobody() {
     let Some((timeline, rabbit)) = servers() else { return };

@@ -1,4 +1,4 @@
-//! Doors over Redis Streams: real servers and instances, read back by `redis-cli`.
+//! Doors over Redis Streams: real servers and instances, read back by `redis-cli` and by a client of the tests.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,8 @@ use crate::support::{have, patient};
 /// Time limit for what a test waits for.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// The configuration of an instance with its timeline in one Redis, and the stream and the messages in another.
+/// Configures an instance with its timeline in one Redis. The stream that the door reads and the published messages are
+/// in another.
 fn config(timeline: &RedisServer, broker: &str, more: &str) -> String {
     format!(
         "[redis]\nurl = \"{}\"\n[claim]\nlease = \"3s\"\n[sinks.default]\nurl = \"{broker}\"\nanswer_timeout = \"1s\"\n\
@@ -204,7 +205,7 @@ fn a_stop_under_load_leaves_no_entry_unacknowledged() {
     assert!(patient(TIME_LIMIT, waiting), "{sent}: {:?}", instance.api().send("GET", "/v1/tasks:count", None));
 }
 
-/// The consumer that had read both is gone, and one of them with it.
+/// A consumer that no longer exists has read two entries. One of the entries has been deleted since.
 #[test]
 fn an_entry_that_was_trimmed_while_it_was_pending_stops_nobody() {
     if !have("redis-server") {

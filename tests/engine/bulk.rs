@@ -1,4 +1,4 @@
-//! What many tasks go through at once is in the log, whatever becomes of the caller.
+//! A change of many tasks at once is logged, even if its caller goes away.
 
 use punctual::engine::steering::{TaskAction, TasksChange};
 use punctual::timeline::memory::InjectedFault;

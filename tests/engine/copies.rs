@@ -105,14 +105,14 @@ async fn a_refused_copy_delays_a_death_by_at_most_two_attempts() {
         let definite = matches!(answer, Answer::Reject(_));
         assert_eq!(tries.load(std::sync::atomic::Ordering::Relaxed), if definite { 1 } else { 2 }, "{answer:?}");
         assert!(bed.metrics.text().contains("punctual_dead_copies_total{lane=\"default\",result=\"failed\"} 1"));
-        // It says nothing about the sink or the destination either.
+        // A failed copy says nothing about the sink.
         let state = bed.engine.as_ref().unwrap().state();
         assert!(state.sinks.iter().all(|sink| sink.breaker == punctual::engine::BreakerState::Closed), "{state:?}");
         bed.assert_at_rest();
     }
 }
 
-/// Otherwise each claim with a refused message would wait twice `answer_timeout` for it.
+/// Otherwise each claim with a refused message would wait twice `answer_timeout` for its copy.
 #[tokio::test(start_paused = true)]
 async fn a_failed_copy_pauses_the_copies_of_its_lane_for_a_while() {
     let bed = bed();

@@ -44,7 +44,7 @@ async fn an_engine_waits_for_a_timeline_that_is_away() {
     bed.timeline.set_link_down("test");
     bed.pass(seconds(20)).await;
     assert!(matches!(bed.engine.as_ref().unwrap().state().link, Link::Down(_)));
-    bed.timeline.set_up();
+    bed.timeline.set_link_up();
     bed.pass(seconds(2)).await;
     assert_eq!(sorted(bed.keys()), sorted(expected(&ids, &dues)));
     bed.assert_at_rest();
@@ -57,7 +57,7 @@ async fn occurrences_of_a_dead_instance_are_published_under_their_key_after_leas
     bed.engine.as_ref().unwrap();
     bed.timeline.set_link_down("the engine looks away");
     bed.pass(seconds(1)).await;
-    bed.timeline.set_up();
+    bed.timeline.set_link_up();
     let due = bed.put([("x", after(Duration::from_millis(1)))]).await;
     // Another instance was faster and dies while it holds the claim.
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -114,7 +114,8 @@ async fn no_publish_starts_that_does_not_fit_into_the_lease() {
         seen.fetch_add(1, Ordering::Relaxed);
         unclear("nack")
     });
-    // Each is retried after its own random pause; of so many, some would fall into the second that is checked.
+    // Each message is retried after its own random pause. With 50 messages, some retries would fall into the second
+    // that is checked.
     let ids: Vec<String> = (0..50).map(|n| format!("t{n}")).collect();
     bed.put(ids.iter().map(|id| (id.as_str(), after(millis(10))))).await;
     bed.pass(millis(100)).await;

@@ -112,7 +112,7 @@ async fn occurrences_missed_in_a_long_absence_follow_the_catch_up_of_each_task()
     let bed = Bed::start();
     bed.timeline.set_link_down("test");
     bed.pass(seconds(1)).await;
-    bed.timeline.set_up();
+    bed.timeline.set_link_up();
     let with = |catch_up| {
         let mut task = every(seconds(10), 1000);
         task.catch_up = Some(catch_up);
@@ -122,13 +122,13 @@ async fn occurrences_missed_in_a_long_absence_follow_the_catch_up_of_each_task()
     let first = bed.put(tasks).await[0].as_millis();
     bed.timeline.set_link_down("test");
     bed.pass(seconds(305)).await;
-    bed.timeline.set_up();
+    bed.timeline.set_link_up();
     bed.pass(seconds(10)).await;
     let mut by_task: HashMap<String, Vec<i64>> = HashMap::new();
     for message in bed.sink.published() {
         by_task.entry(message.task).or_default().push((message.due_ms - first) / 10_000);
     }
-    // Those from 24 on are overdue by at most a minute.
+    // The occurrences from number 24 on are overdue by at most a minute.
     assert_eq!(by_task["once"], [0].into_iter().chain(24..=30).collect::<Vec<_>>());
     assert_eq!(by_task["all"], (0..=30).collect::<Vec<_>>());
     assert_eq!(by_task["none"], (24..=30).collect::<Vec<_>>());

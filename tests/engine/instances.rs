@@ -143,7 +143,7 @@ async fn instances_that_hear_no_beats_claim_everything_in_time() {
     assert_eq!(owned(&engines), [4, 4, 4, 4]);
 }
 
-/// Each look shows other instances, none of which exists. So nobody is the owner of most shards.
+/// Beats arrive from instances that do not exist, each time from another one. So most shards have no owner that runs.
 #[tokio::test(start_paused = true)]
 async fn wrong_views_make_messages_late_by_little_more_than_a_second_and_lose_none() {
     let (bed, engines) = start(3).await;
@@ -190,7 +190,8 @@ async fn every_instance_shows_the_others_and_what_all_published() {
     assert_eq!((rate.per_second, rate.lateness), (0.0, None), "it is that of the last 10 s");
 }
 
-/// Its claimers wait for answers. If each of them held capacity of the lane meanwhile, none would be left for the others.
+/// The claimers of the shards on the silent server wait for answers. If each of them held capacity of the lane
+/// meanwhile, none would be left for the other shards.
 #[tokio::test(start_paused = true)]
 async fn a_silent_server_delays_no_task_of_another() {
     const SILENT: u64 = 0;
@@ -209,7 +210,7 @@ async fn a_silent_server_delays_no_task_of_another() {
     assert_eq!(bed.keys().iter().collect::<BTreeSet<_>>().len(), ids.len());
 }
 
-/// The calls of 20 instances for each occurrence, beside those of the same load without a destination at fault.
+/// Compares the calls of 20 instances for each occurrence, with and without tasks for a destination at fault.
 #[tokio::test(start_paused = true)]
 async fn a_destination_at_fault_costs_few_calls_however_many_instances_there_are() {
     const TASKS: u64 = 10_000;
@@ -244,7 +245,7 @@ async fn an_instance_that_stops_leaves_its_shards_to_others_at_once() {
     let (log, _guard) = Log::begin();
     let (bed, mut engines) = start(2).await;
     assert_eq!(owned(&engines), [8, 8]);
-    // The stop is over before the next beat, so only a last one can tell.
+    // The stop is over before the next regular beat, so only a last beat can notify the other instance.
     bed.pass(millis(50)).await;
     let (stopped, _) = engines.remove(0);
     assert!(stopped.shutdown(seconds(5)).await);

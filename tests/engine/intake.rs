@@ -1,4 +1,4 @@
-//! The write API: which errors it returns when the timeline fails.
+//! The write API: which errors it returns when the timeline fails, or when the sink of a lane takes no tombstones.
 
 use punctual::engine::intake::{PutError, RefusedPuts};
 use punctual::timeline::TimelineError;

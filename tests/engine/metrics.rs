@@ -1,4 +1,4 @@
-//! Drives the engine and reads every metric as an operator does: each must count what its help text says.
+//! Drives the engine and reads its metrics as an operator does: each must count what its help text says.
 
 use punctual::metrics::Metrics;
 use punctual::task::{CatchUp, Key, Record};
@@ -17,7 +17,7 @@ fn find(metrics: &Metrics, name: &str) -> Option<f64> {
 }
 
 impl Bed {
-    /// Value of a metric of lane `default` or sink `sink`, with or without more labels.
+    /// Value of the line with this name and these labels. Panics without such a line.
     #[track_caller]
     pub(super) fn shows(&self, name: &str) -> f64 {
         find(&self.metrics, name).unwrap_or_else(|| panic!("no `{name}` in\n{}", self.metrics.text()))
@@ -126,7 +126,7 @@ async fn a_breaker_and_a_timeline_that_is_away_are_shown() {
     bed.pass(millis(100)).await;
     assert_eq!(bed.shows("punctual_timeline_up"), 0.0);
     bed.sink.set_unavailable(false);
-    bed.timeline.set_up();
+    bed.timeline.set_link_up();
     bed.pass(seconds(20)).await;
     assert_eq!((bed.shows("punctual_timeline_up"), bed.shows("punctual_breaker{sink=\"sink\"}")), (1.0, 0.0));
 }
@@ -135,7 +135,7 @@ async fn a_breaker_and_a_timeline_that_is_away_are_shown() {
 async fn passed_over_occurrences_count_by_catch_up_and_a_late_one_shot_is_dead() {
     let bed = Bed::start();
     bed.timeline.set_link_down("test");
-    bed.timeline.set_up();
+    bed.timeline.set_link_up();
     let with = |mut task: Task, catch_up| {
         task.catch_up = Some(catch_up);
         task
@@ -146,7 +146,7 @@ async fn passed_over_occurrences_count_by_catch_up_and_a_late_one_shot_is_dead()
     bed.pass(millis(500)).await;
     bed.timeline.set_link_down("test");
     bed.pass(seconds(300)).await;
-    bed.timeline.set_up();
+    bed.timeline.set_link_up();
     bed.pass(seconds(2)).await;
     let passed = |reason| bed.shows(&format!("punctual_passed_over_total{{lane=\"default\",reason=\"{reason}\"}}"));
     // About 300 occurrences came due, the last 60 of them within the grace. `once` publishes the first, `all` also the

@@ -1,4 +1,5 @@
-//! The engine with the in-memory timeline and sink, on Tokio's paused clock: time only passes when every task waits.
+//! The engine with the in-memory timeline and sink, on Tokio's paused clock: time only passes when every Tokio task
+//! waits. One test in `flow` uses real time.
 
 mod at_fault;
 mod bulk;
@@ -110,7 +111,7 @@ impl Bed {
         bed
     }
 
-    /// Starts a second engine on the same timeline and sinks.
+    /// Starts an engine on the bed's timeline and sinks; there may be others.
     fn another(&self, config: EngineConfig) -> Engine {
         let sink = |sink: &MemorySink| EngineSink { sink: Arc::new(sink.clone()), patience: PATIENCE };
         let sinks = BTreeMap::from([("sink".to_owned(), sink(&self.sink)), ("other".to_owned(), sink(&self.other))]);
@@ -142,7 +143,7 @@ impl Bed {
         self.sink.published().into_iter().map(|message| message.key).collect()
     }
 
-    /// Number of occurrences of the default lane that were claimed.
+    /// Number of claims that took occurrences of the default lane.
     fn claims(&self) -> u64 {
         self.metrics.lane("default").claims.get()
     }

@@ -89,7 +89,7 @@ async fn a_trigger_of_a_paused_task_publishes_one_message() {
     let now = bed.trigger("a").await;
     bed.pass(seconds(300)).await;
     assert_eq!(bed.keys(), [now]);
-    // What it missed is skipped with its resume: one count.
+    // The missed occurrences are skipped before the resume, and count as one.
     bed.intake.skip_missed(&id("a"), None, TOO_LONG).await.unwrap();
     bed.pause_task("a", TaskPauseRequest::Resume).await;
     let next = bed.due("a").await;

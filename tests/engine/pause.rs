@@ -1,4 +1,4 @@
-//! A paused lane: nothing of it is published, what is in flight ends, and it costs one call a second.
+//! A paused lane: no waiting occurrence is claimed, its occurrences in flight end, and it costs one call a second.
 
 use punctual::engine::steering::SteerError;
 use punctual::timeline::memory::InjectedFault;

@@ -49,7 +49,7 @@ async fn out_of_retries_is_dead_only_where_others_are_accepted() {
     assert!(alone.dead().is_empty(), "the sink accepts no message: {:?}", alone.dead());
 }
 
-/// A partition without a leader, a quota, a full queue: whatever its `retry` says, a message waits while the
+/// A partition without a leader, a quota, a missing right: whatever its `retry` says, a message waits while the
 /// destination accepts others.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_that_is_not_about_the_message_does_not_count_as_a_retry() {

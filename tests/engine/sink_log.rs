@@ -8,8 +8,8 @@ use punctual_sinks::{Fault, Trouble};
 use super::*;
 use crate::support::log::Log;
 
-/// The broker has a message with this key from elsewhere, and drops ours. After a publish without an answer, that is what
-/// deduplication is for.
+/// If ours is the first publish, the broker has a message with this key from elsewhere, and drops ours. After a failed
+/// publish, that is what deduplication is for.
 #[tokio::test(start_paused = true)]
 async fn a_duplicate_answer_is_counted_and_logged_if_it_was_the_first_publish() {
     let (log, _guard) = Log::begin();
@@ -125,7 +125,8 @@ async fn deaths_at_many_destinations_are_logged_in_at_most_20_lines_a_minute() {
     assert!(counted("more destinations are given up", " others=") > 200, "{}", log.text());
 }
 
-/// Before `answer_timeout` nobody knows whether a broker hangs or is slow, but an operator must see why nothing comes.
+/// Before `answer_timeout`, a broker that hangs looks like a slow one. An operator must see already then why no
+/// messages arrive.
 #[tokio::test(start_paused = true)]
 async fn a_sink_that_hangs_is_logged_and_shown_within_3_s() {
     let (log, _guard) = Log::begin();

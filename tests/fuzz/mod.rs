@@ -1,5 +1,5 @@
-//! Feeds arbitrary input to everything that punctual reads from outside. There is a file each for task JSON, cron,
-//! records, batches and configuration, with the rules that must hold for any input.
+//! Feeds arbitrary input to parsers of input from outside. There is a file each for task JSON, cron, records, batches
+//! and configuration, with the rules that must hold for any input.
 //!
 //! `make test` replays the corpus, `tests/fuzz/corpus/<target>.txt`, and generates a few hundred more inputs, the same
 //! ones each time. `make fuzz` generates new inputs for a minute per target. An input that breaks a rule is shrunk and

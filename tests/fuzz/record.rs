@@ -135,7 +135,7 @@ fn tells_damage(whole: &Bytes) -> Verdict {
             let Ok(read) = Record::decode(&changed.into()) else { continue };
             let again = read.encode();
             prop_assert_eq!(&Record::decode(&again).expect("it was written just now"), &read, "byte {}", at);
-            // The flags `recurring` and `in` follow from the body; an invalid trace is dropped.
+            // The flags `RECURRING` and `RESETS` follow from the body; an invalid trace is dropped.
             let reported = at == 1 || record.trace.is_some_and(|_| at + Traceparent::BYTES >= whole.len());
             prop_assert!(reported || read != record, "byte {at} says nothing");
         }

@@ -1,4 +1,4 @@
-//! claim and extend.
+//! claim, claim_suspects and extend.
 
 use super::*;
 

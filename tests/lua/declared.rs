@@ -30,9 +30,9 @@ fn bound(source: &str) -> BTreeSet<String> {
     names
 }
 
-/// Functions of the parts that take keys, with the number of keys. Keys come first, except after the list of
-/// `call_with`, its command, and the command of `first_write`.
-const TAKE_KEYS: [(&str, usize); 10] = [
+/// Functions whose keys are checked, with the number of keys. Keys come first, except after the list of `call_with` and
+/// after a command.
+const TAKE_KEYS: [(&str, usize); 16] = [
     ("redis.call(", 1),
     ("redis.pcall(", 1),
     ("first_write(", 1),
@@ -43,6 +43,12 @@ const TAKE_KEYS: [(&str, usize); 10] = [
     ("fits(", 1),
     ("counts_of(", 1),
     ("pause_of_lane(", 1),
+    ("write_claim(", 4),
+    ("leave_order(", 2),
+    ("drop_oldest(", 4),
+    ("add_dead(", 4),
+    ("write_marks(", 1),
+    ("keep_paused(", 1),
 ];
 
 /// Names that are bound to a key in a part: the parameters of its functions.
@@ -79,10 +85,12 @@ fn undeclared(source: &str, names: &BTreeSet<String>) -> Vec<String> {
             let mut rest = rest;
             for _ in 0..keys {
                 let key = rest.trim_start_matches([',', ' ']);
-                let end = key.find([',', ')', '[', ' ']).unwrap_or(key.len());
+                let is_of_keys = key.starts_with("KEYS[");
+                let end = key.find(if is_of_keys { [']'; 4] } else { [',', ')', '[', ' '] }).unwrap_or(key.len());
+                let end = end + usize::from(is_of_keys);
                 let indexed = key[end..].starts_with('[');
                 let name = format!("{}{}", &key[..end], if indexed { "[" } else { "" });
-                if !key.starts_with("KEYS[") && !names.contains(&name) {
+                if !is_of_keys && !names.contains(&name) {
                     found.push(format!("{command} {key}"));
                 }
                 rest = &key[end..];

@@ -1,5 +1,5 @@
-//! No call reads more than 4 MiB of records, beyond the first one. Redis copies what a script reads several times, and
-//! serves no other client meanwhile.
+//! No call reads more than 4 MiB of records, not counting the first one. Redis makes several copies of each record that
+//! a script reads, and serves no other client meanwhile.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

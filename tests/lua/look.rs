@@ -100,7 +100,7 @@ async fn a_glance_asks_a_caller_that_polls_rarely_to_reap_too() {
     assert_eq!(reported, [48_200, 83_600]);
 }
 
-/// When no instance polls a lane any more, the key of its last poll expires.
+/// When no instance polls a lane any more, the key with the time of its next reap expires.
 #[tokio::test]
 async fn the_time_of_the_next_reap_goes_by_itself() {
     let Some(stage) = Stage::new().await else { return };

@@ -123,7 +123,7 @@ async fn a_put_of_a_task_in_flight_is_stored_without_changing_its_claim() {
     assert_eq!(
         stage.put_one("a", 6000, "two").await,
         "unchanged 5000 in flight 900",
-        "whose first answer was lost is reported"
+        "a repeat also names the due in flight, because its first answer may be lost"
     );
     let held = stage.get("a").await.unwrap();
     assert_eq!((held.due, held.in_flight, held.due_after_claim), (at(900), true, Some(at(5000))));

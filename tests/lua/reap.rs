@@ -126,7 +126,7 @@ async fn a_reap_frees_occurrences_that_are_claimed_without_a_lease() {
     stage.put_one("u2", 7000, "y").await;
     let _: () = ::redis::cmd("ZREM").arg(stage.key("leases:default")).arg("i.1").query(&mut stage.raw()).unwrap();
     stage.now(16_000);
-    // While one lease exists, the reap does not look for claims without one.
+    // This reap ends the only lease of the lane, so it also returns occurrences that are claimed without a lease.
     assert_eq!(
         stage.reap().await,
         Reaped { claims: 1, occurrences: 2, stranded: 998, more: true, holders: by("i"), ..NONE }

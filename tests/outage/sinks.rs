@@ -15,8 +15,8 @@ use crate::support::rabbitmq::RabbitServer;
 use crate::support::redis::RedisServer;
 use crate::support::{have, patient};
 
-/// Kills and restarts the sink of lane `default` while another sink serves lane `other`. `published` reads the messages
-/// of the killed sink, with the expected number of keys.
+/// Calls `kill` and later `restart` for the sink of lane `default`, while another sink serves lane `other`. `published`
+/// gets the expected number of keys and reads the messages of the first sink.
 fn sink_killed(
     name: &str,
     sink: &str,

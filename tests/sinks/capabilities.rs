@@ -8,7 +8,8 @@ use punctual_sinks::{DestinationState, Fault, Outcome};
 
 use super::{Broker, PATIENCE, accepted, batch, keys, message, publish};
 
-/// 2500 messages are more than the pipeline or window of any sink.
+/// 2500 messages are more than one pipeline of Redis Streams (1000). Those to `a` are more than the share of one
+/// destination in the windows of NATS and RabbitMQ (1024).
 pub(super) async fn a_batch_arrives_once_and_in_order(broker: impl Broker) {
     let sink = broker.sink(PATIENCE);
     let mut mixed = batch("a", 0..2500);

@@ -95,7 +95,7 @@ impl Broker for Topics {
     }
 }
 
-/// Publishes to the topics of one test. An invalid topic name stays as it is.
+/// Publishes to the topics of one test. A name that does not begin with a letter or digit stays as it is.
 struct Prefixed {
     sink: Arc<dyn Sink>,
     prefix: String,

@@ -1,5 +1,6 @@
-//! One suite for every sink: one function per capability, run for each sink that has it. Against real servers, and read
-//! back by a client that shares no code with the sink.
+//! One suite for every sink: one function per capability, run for each sink that has it. Brokers are real servers, and
+//! tests read messages back from them without code of the sink. For Kafka (`kcat`), RabbitMQ and Redis the reader uses
+//! the same client library as the sink.
 
 mod capabilities;
 mod kafka;

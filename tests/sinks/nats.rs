@@ -152,7 +152,7 @@ async fn an_answer_from_another_service_is_no_acknowledgement() {
     answering.join().expect("the service has answered");
 }
 
-/// A subscriber of the subject never replies. More messages to it are in flight than the window holds.
+/// A subscriber of the subject never replies. More messages to it are published than the whole window holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subject_that_never_answers_does_not_hold_up_the_others() {
     let Some(nats) = <NatsServer as Broker>::start() else { return };
@@ -165,7 +165,7 @@ async fn a_subject_that_never_answers_does_not_hold_up_the_others() {
             tokio::spawn(async move { publish(&sink, batch("silent", call * 1000..call * 1000 + 1000)).await })
         })
         .collect();
-    // Some messages are in flight, and soon the whole window.
+    // Some messages are in flight. Soon they use the whole share of their subject in the window.
     listener.next();
     tokio::time::sleep(Duration::from_millis(300)).await;
     let outcomes = in_time("another subject", SOON, publish(&sink, batch("a", 0..1000))).await;
@@ -175,7 +175,7 @@ async fn a_subject_that_never_answers_does_not_hold_up_the_others() {
     let sink = nats.sink(ANSWER_TIMEOUT);
     publish_until_accepted(&sink, batch("a", 1000..1001)).await;
     for outcome in publish(&sink, batch("silent", 5000..7000)).await {
-        // What was sent has no answer; the rest waited for it.
+        // Sent messages have no answer. The others waited for a place in the window and were not sent.
         let fault = |definite| if definite { Fault::Unavailable } else { Fault::Unanswered };
         assert!(matches!(&outcome, Outcome::Retry(t) if t.fault == fault(t.definite)), "{outcome:?}");
     }

@@ -1,4 +1,4 @@
-//! A sink whose server is killed, hangs, or never existed.
+//! A sink whose server is killed, hangs, or is restarted between two publishes.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -10,8 +10,8 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-/// An authority, and the files of a server that it signed. Each call makes another authority; a client with a wrong
-/// `ca_file` has a second one.
+/// An authority, and the files of a server that it signed. Each [`new`](Certificates::new) makes another authority, so
+/// that a test gets a wrong `ca_file` from a second one.
 pub(crate) struct Certificates {
     dir: TempDir,
 }

@@ -59,7 +59,7 @@ impl Consumer {
         whole.lines().filter(|line| line.starts_with('{')).map(delivery).collect()
     }
 
-    /// Waits for this many deliveries, then until none has come for a second; panics after 30 s.
+    /// Waits for this many deliveries, then one second more, and returns all. Panics if they have not come after 30 s.
     pub(crate) fn wait(&self, count: usize) -> Vec<Delivery> {
         let lines = || self.output().lines().filter(|line| line.starts_with('{')).count();
         let enough = patient(Duration::from_secs(30), || lines() >= count);

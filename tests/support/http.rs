@@ -93,7 +93,7 @@ impl Api {
         value.map_or(0.0, |value| value.parse().expect("a number"))
     }
 
-    /// Answer of `/readyz`; `None` if no instance listens.
+    /// Answer of `/readyz`; `None` if none came, whatever the reason.
     pub(crate) fn ready(&self) -> Option<Answer> {
         self.send("GET", "/readyz", None).ok()
     }

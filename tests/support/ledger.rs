@@ -1,4 +1,4 @@
-//! The messages that must be published, those that may be, and the comparison with those that were.
+//! Records the messages that must be published, and those that may be. Compares them with the published messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,7 +25,7 @@ pub(crate) struct Tally {
     pub(crate) expected: usize,
     /// Keys that were published and did not have to be.
     pub(crate) allowed: usize,
-    /// Keys of tasks with an unanswered request that no answer reported.
+    /// Published keys that no answer reported, of tasks with an unanswered request.
     pub(crate) untold: usize,
     /// Total number of messages.
     pub(crate) messages: usize,

@@ -34,7 +34,7 @@ impl NatsServer {
 
 /// A NATS client on one blocking socket, written for the tests: <https://docs.nats.io/reference/nats-protocol>.
 ///
-/// Every reply must arrive within 10 s; errors panic.
+/// Every reply must arrive within 10 s. Errors panic, except in [`try_jetstream`](NatsClient::try_jetstream).
 pub(crate) struct NatsClient {
     socket: BufReader<TcpStream>,
     subscriptions: u64,

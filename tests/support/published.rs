@@ -1,4 +1,4 @@
-//! Published messages, read from the server that received them without any code of punctual.
+//! Published messages, read without any code of punctual from the server or the consumer that received them.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -18,7 +18,8 @@ pub(crate) struct Published {
     pub(crate) key: String,
     /// Its payload.
     pub(crate) payload: String,
-    /// When the broker received it, in ms, by the broker's clock.
+    /// When the broker received it, in ms, by the broker's clock. If a consumer read it: when it arrived there, by this
+    /// machine's clock.
     pub(crate) stamp: i64,
 }
 
@@ -76,8 +77,8 @@ pub(crate) fn read_topic(kafka: &KafkaServer, topic: &str) -> Vec<Published> {
     kafka.records(topic).into_iter().map(message).collect()
 }
 
-/// All messages at a consumer that was connected throughout. Returns when the expected number of keys has arrived and
-/// no message has come for a second. The consumer's clock stands in for a broker that stamps no time.
+/// All messages at a consumer that ran throughout. Waits for the expected number of keys, 60 s at most. Then
+/// returns when no message has come for a second. The consumer's clock stands in for a broker that stamps no time.
 pub(crate) fn read_arrivals(consumer: &Consumer, expected: usize) -> Vec<Published> {
     // If some never arrive, the comparison names them.
     patient(Duration::from_secs(60), || {

@@ -1,4 +1,4 @@
-//! Records as the scripts read them: header and lane, then a body that no script reads.
+//! Records as the scripts read them: header and lane, then a body that no script parses.
 
 use bytes::Bytes;
 use punctual::task::layout;

@@ -39,7 +39,7 @@ impl StoredKeys {
         let own = |token: &str| token.split_once('.').is_some_and(|(id, _)| id == instance);
         let mut held = Vec::new();
         for (_, claim) in claims.iter().flatten().filter(|(token, _)| own(token)) {
-            // A claim is its size, then id and due of each occurrence.
+            // A claim is its size, or `part` once some have left; then id and due of each occurrence.
             let detail: Vec<&str> = claim.split(' ').skip(1).collect();
             held.extend(detail.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].parse().expect("a due"))));
         }
@@ -51,7 +51,8 @@ impl StoredKeys {
         self.count().get("tasks").copied().unwrap_or(0)
     }
 
-    /// Number of entries per kind of key, for all keys that a task, a claim or a dead record leaves.
+    /// Number of entries per kind of key that a task, a claim or a dead occurrence leaves. Does not count pauses, nor
+    /// the keys `dead:records`, `dead:order` and `dead:bytes`, which go with `dead`.
     pub(crate) fn count(&mut self) -> BTreeMap<&'static str, u64> {
         let mut kinds = Vec::new();
         let mut pipeline = redis::pipe();

@@ -132,7 +132,7 @@ async fn the_oldest_dead_beyond_the_cap_are_dropped_and_counted(stage: Stage) {
     assert_eq!(state.dead_records.len(), 4);
 }
 
-/// Nobody can push out what is dead in another lane, neither by number nor by size.
+/// The dead of one lane never push out the dead of another lane, neither by number nor by size.
 async fn the_cap_of_the_dead_holds_for_each_lane_by_itself_in_number_and_bytes(stage: Stage) {
     let ids = stage.ids(20);
     let other = lane_named("other");
@@ -167,7 +167,7 @@ async fn the_cap_of_the_dead_holds_for_each_lane_by_itself_in_number_and_bytes(s
     assert_eq!(die(&ids[11], &lane(), &"x".repeat(30_000), cap).await, 2);
     assert_eq!(kept(), [keys(&ids[..2]), keys(&ids[11..12])].concat(), "the last one stays");
 
-    // What is requeued or discarded counts no more.
+    // Requeued and discarded occurrences no longer count.
     assert!(stage.timeline.discard(stage.shard(), &key(&ids[11], at(0)), None, stage.soon()).await.unwrap());
     stage.timeline.requeue(stage.shard(), &key(&ids[0], at(0)), None, stage.soon()).await.unwrap();
     for id in &ids[12..14] {
@@ -190,7 +190,7 @@ async fn dead_occurrences_are_dropped_once_their_keep_time_has_passed(stage: Sta
     stage.settle(&token, RestOfClaim::Keep, vec![make_dead(last)]).await;
     stage.clock.set(at(0).plus(DEAD_KEEP));
     stage.glance(&lane(), true).await;
-    // The check comes a lease later; until then nothing is dropped.
+    // That glance sets the next reap to a lease later. A reap that runs before the keep time is over drops nothing.
     stage.clock.set(at(0).plus(DEAD_KEEP).minus(ms(1)));
     assert_eq!(stage.reap().await.dropped, 0);
     stage.clock.set(at(0).plus(DEAD_KEEP));

@@ -40,7 +40,7 @@ async fn each_claim_keeps_the_lease_length_that_it_was_made_with(stage: Stage) {
         token
     };
     let reported = claim(Token::new("i", 1, long)).await;
-    // A token of an older instance, which does not contain its lease; and one that only looks like it.
+    // A token of an older instance, which does not contain its lease; and one whose last part is no number.
     let untold = claim(Token("i.2".into())).await;
     let odd = claim(Token("i.3.x".into())).await;
     stage.reap().await;
@@ -64,7 +64,7 @@ async fn a_task_is_never_in_flight_twice(stage: Stage) {
     let (_, first) = stage.claim().await;
     assert_eq!(first.occurrences.len(), 3);
     for time in [0, 1, 14_999, 60_000] {
-        // Even after the lease has expired: only a reap ends a claim.
+        // Even after the lease has expired: expiry alone does not end a claim.
         stage.clock.set(at(time));
         assert!(stage.claim().await.1.occurrences.is_empty());
         let put = stage.put(once(&ids[0], at(time + 7), "b")).await;
@@ -228,10 +228,10 @@ async fn a_settle_repeated_changes_nothing(stage: Stage) {
     let mut after = stage.state();
     after.leases.clone_from(&before.leases);
     assert_eq!(after, before);
-    // The call names as many occurrences as the claim held or holds, but not the same ones.
+    // This call names as many occurrences as the claim still holds, but another one.
     let one = vec![settlement(&held[0], next(at(5), 9))];
     assert_eq!(stage.settle(&token, RestOfClaim::Keep, one).await.skipped, [member(&ids[0])]);
-    // Nor does it name the remaining one: only the digits begin alike.
+    // Nor does this call: its due is only the first digits of the due of the remaining one.
     let alike = Timestamp::from_millis(held[2].due.as_millis() / 100);
     let one = vec![Settlement { due: alike, ..settlement(&held[2], Verdict::Finished) }];
     assert_eq!(stage.settle(&token, RestOfClaim::Keep, one).await.skipped, [member(&ids[2])]);

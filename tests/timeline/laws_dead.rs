@@ -167,7 +167,7 @@ async fn a_filter_shows_only_the_dead_occurrences_that_match_it(stage: Stage) {
     }
 }
 
-/// A task comes to the due of its requeued occurrence, and both die in one settle, in either order.
+/// The next due of a task equals that in the key of its requeued occurrence. Both die in one settle, in either order.
 async fn of_two_deaths_under_one_key_that_of_the_task_is_kept(stage: Stage) {
     for (number, id) in stage.ids(2).iter().enumerate() {
         let due = at(0);

@@ -1,5 +1,5 @@
-//! Bounded: in a lane with a backlog, a claim can take the newest due first, or start after a place. New tasks then get
-//! their share, whatever waits before them.
+//! Bounded: in a lane with a backlog, a claim can take the newest tasks first, or start after a position. New tasks
+//! then get their share, whatever waits before them.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ fn newest(stage: &Stage, max: usize) -> ClaimRequest {
     ClaimRequest { max, newest_first: true, ..stage.request() }
 }
 
-/// A claim of `max` occurrences after a place.
+/// A claim of `max` occurrences after a position.
 fn behind(stage: &Stage, max: usize, due: i64, id: Option<&TaskId>) -> ClaimRequest {
     let after = Some(DuePosition { due: at(due), member: id.map(member) });
     ClaimRequest { max, after, ..stage.request() }
@@ -141,12 +141,12 @@ async fn a_claim_starts_after_the_given_position(stage: Stage) {
     // After everything that is due: the head is the next waiting task, and no record was read.
     let claimed = look(&stage, behind(&stage, 2, 90, Some(&ids[9]))).await;
     assert_eq!((dues(&claimed), claimed.head, claimed.last), (vec![], Some(at(70_000)), None));
-    // After a place in the future nothing is due.
+    // After a position in the future nothing is due.
     let claimed = look(&stage, behind(&stage, 2, 65_000, None)).await;
     assert_eq!((dues(&claimed), claimed.head), (vec![], Some(at(70_000))));
 }
 
-/// The task at that place may still be there, be claimed, or have another due.
+/// The task that the position names may still wait there, be claimed, or have another due.
 async fn a_claim_starts_after_a_position_among_tasks_with_the_same_due(stage: Stage) {
     let ids = backlog(&stage, (0..50).map(|_| (0, "a"))).await;
     let members = |claimed: &Claimed| -> Vec<_> { claimed.occurrences.iter().map(|one| one.member.clone()).collect() };

@@ -101,7 +101,7 @@ async fn a_handed_out_key_is_reported_before_it_takes_another_message(stage: Sta
     assert_eq!((refused.result, refused.in_flight), (PutResult::InFlight, Some(at(0))));
     let reported = stage.put(once(&id, at(7), "b")).await;
     assert_eq!((reported.result, reported.in_flight), (PutResult::Replaced, Some(at(0))));
-    // The caller was reported once; from here on the second message is the user's own decision.
+    // The answer has named the key once; from here on a second message under it is the user's own decision.
     let own = stage.put(once(&id, at(0), "c")).await;
     assert_eq!((own.result, own.in_flight), (PutResult::Replaced, None));
     let now = stage.now().as_millis() - at(0).as_millis();

@@ -1,4 +1,5 @@
-//! A task that is triggered or skipped: its new due is later than all that were claimed, and its pause stays.
+//! A task that is triggered or skipped: its new due is later than all that were claimed, but a trigger of a paused task
+//! that missed its due keeps that due. A pause stays.
 
 use punctual::clock::Timestamp;
 use punctual::task::{Counts, Lane, Record, TaskId, When};
@@ -178,7 +179,7 @@ async fn a_put_in_flight_waits_paused_behind_a_trigger(stage: Stage) {
     stage.settle_one(&token, &occurrence, next(at(60_000), 1)).await;
     stage.clock.set(at(1000));
     stage.assert_paused_at(&id, 500).await;
-    // A put of one that waits for its trigger: the due is another one, so it waits for its resume.
+    // A put after a trigger that was not claimed yet changes the due. So the trigger is void, and the task is paused again.
     stage.trigger(&id).await;
     assert!(stage.put(every(&id, at(700), "c")).await.paused);
     stage.assert_paused_at(&id, 700).await;
@@ -194,7 +195,7 @@ async fn a_paused_task_that_missed_its_due_is_triggered_under_that_key_or_a_new_
     assert_eq!(occurrence.due, at(500));
     stage.settle_one(&token, &occurrence, next(at(900), 1)).await;
     stage.assert_paused_at(&id, 900).await;
-    // With a new key: also for one whose due was handed out, which the answer names.
+    // With a new key. If the former due was handed out, as below, the answer names it.
     assert_eq!(stage.trigger_as(&id, true).await, moved(1001));
     assert_eq!(stage.trigger_as(&id, true).await, MoveAnswer::Unchanged { due: at(1001) });
     stage.clock.set(at(1001));
@@ -279,7 +280,7 @@ async fn a_skipped_task_that_is_paused_stays_paused(stage: Stage) {
     assert_eq!(stage.skip(&id, 1000).await, moved(1000));
     stage.clock.set(at(2000));
     stage.assert_paused_at(&id, 1000).await;
-    // Triggered and skipped: it rests again.
+    // Triggered and skipped: it is paused again.
     stage.trigger(&id).await;
     assert_eq!(stage.skip(&id, 1500).await, moved(1500));
     stage.assert_paused_at(&id, 1500).await;
@@ -295,7 +296,7 @@ async fn what_was_handed_out_is_named_and_its_mark_is_gone(stage: Stage) {
         let answer = if by_skip {
             stage.skip(&id, later).await
         } else {
-            // The clock is set back, so that the trigger is later than now but the due is not.
+            // The clock is set back, so that the due is in the future; otherwise the trigger would change nothing.
             stage.clock.set(Timestamp::from_millis(due.as_millis() - 10));
             stage.trigger(&id).await
         };

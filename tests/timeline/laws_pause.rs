@@ -44,7 +44,7 @@ impl Stage {
         self.timeline.pause_lane(self.shard(), lane, LanePauseRequest::Resume, self.soon()).await.unwrap()
     }
 
-    /// Checks that neither kind of claim takes anything.
+    /// Checks that no kind of claim takes anything.
     async fn assert_paused(&self) {
         let newest = ClaimRequest { newest_first: true, ..self.request() };
         let unreadable = SuspectsRequest { unreadable: true, ..self.suspects() };
@@ -321,7 +321,7 @@ async fn a_pause_of_one_task_leaves_the_others_of_its_claim(stage: Stage) {
 }
 
 async fn a_put_does_not_end_a_pause(stage: Stage) {
-    // The answer of the script about a task elsewhere ends in the name of its lane.
+    // A lane called `paused`: the script's answer `elsewhere paused` must not be read as that of a paused task.
     let (id, other) = (stage.id(), lane_named("paused"));
     stage.create(every(&id, at(500), "a")).await;
     stage.pause(&id).await;
@@ -409,7 +409,7 @@ async fn paused_tasks_are_counted_and_listed_apart(stage: Stage) {
     let newest = ClaimRequest { newest_first: true, max: 1, ..stage.request() };
     assert_eq!(stage.claim_as(newest).await.occurrences[0].member, member(&ids[2]));
     stage.pause(&ids[0]).await;
-    // In flight it is listed as that, and counts as that.
+    // A paused task in flight is listed and counted as in flight.
     stage.pause(&ids[2]).await;
     let counted = stage.timeline.count(stage.shard(), &lane(), CountRequest::default()).await.unwrap();
     let expected = LaneCounts { waiting: 2, overdue: 1, in_flight: 1, paused: 1, windows: Vec::new() };

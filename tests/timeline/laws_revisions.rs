@@ -41,7 +41,7 @@ async fn of_two_editors_with_one_revision_one_succeeds(stage: Stage) {
     // An equal body is unchanged, and its revision stays.
     assert_eq!(stage.put_if(now, once(&id, at(600), "b")).await, PutResult::Unchanged);
     assert_eq!(stage.put_if(now, once(&id, at(700), "c")).await, PutResult::Replaced);
-    // A pause and a trigger are no put.
+    // A pause is no put: the revision stays.
     stage.pause(&id).await;
     let now = stage.revision(&id).await;
     assert_eq!(stage.put_if(now, once(&id, at(800), "d")).await, PutResult::Replaced);

@@ -147,7 +147,7 @@ async fn a_call_that_makes_the_head_earlier_wakes_the_sleepers(stage: Stage) {
     assert_eq!(wake(&mut wakes).await, (lane(), now + 5));
 }
 
-/// A claimer that starts after a place waits for tasks there, whatever is due before it.
+/// A claimer that starts after a position waits for tasks behind it, whatever is due before.
 async fn a_new_due_wakes_claimers_that_started_after_an_overdue_head(stage: Stage) {
     let ids = stage.ids(4);
     let mut wakes = stage.timeline.wakes();
@@ -161,7 +161,7 @@ async fn a_new_due_wakes_claimers_that_started_after_an_overdue_head(stage: Stag
         let after = Some(punctual::timeline::DuePosition { due: at(due), member: None });
         punctual::timeline::ClaimRequest { max: 1, after, ..stage.request() }
     };
-    // The claim itself notifies no one: it passed over tasks that other claims will take.
+    // The claim itself notifies no one: other claims will take the tasks before its position.
     let request = behind(-5);
     let (token, claimed) = (request.token.clone(), stage.claim_as(request).await);
     assert_eq!(claimed.head, Some(at(-1)));
@@ -193,7 +193,7 @@ async fn a_new_due_wakes_claimers_that_started_after_an_overdue_head(stage: Stag
     let settle = quiet().await.0;
     stage.timeline.settle(stage.shard(), &lane(), settle).await.unwrap();
     stage.create(once(&ids[3], at(3), "a")).await;
-    assert_eq!(wake(&mut wakes).await, (lane(), 3), "the next one reported of is this");
+    assert_eq!(wake(&mut wakes).await, (lane(), 3), "the quiet settle sent no wake-up");
     // A user's put in the meantime still notifies.
     let (settle, claimed) = quiet().await;
     let asked = claimed.occurrences[1].member.task();
@@ -217,7 +217,7 @@ async fn a_glance_reports_an_expired_lease_to_one_caller_a_second(stage: Stage) 
             reported.push(tick);
         }
     }
-    // The lease ended after 15 s, at tick 46; one of three callers is reported.
+    // The lease ended after 15 s, at tick 46; one of three callers is asked to reap.
     assert_eq!(reported, [46, 49, 52, 55]);
     assert_eq!(stage.reap().await.occurrences, 1);
     assert!(!stage.glance(&lane(), true).await.reap);

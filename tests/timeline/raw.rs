@@ -152,7 +152,7 @@ fn read(twin: &mut Twin, key: &str, value: ::redis::Value) {
         ["counts"] => twin.counts = hash(value, parse, |bytes| counts(&utf8(&bytes))),
         ["dead"] => twin.dead = zset(value, |text| Arc::from(text)),
         ["dead", "records"] => twin.dead_records = hash(value, |text| Arc::from(text), |bytes| dead_record(&bytes)),
-        // What follows from the records is compared once all are read.
+        // `check_order` compares these two with the records once all are read.
         ["dead", "order" | "bytes"] => {}
         ["pauses"] => twin.pauses = hash(value, parse, |bytes| task_pause(&utf8(&bytes))),
         ["pauses", "lanes"] => twin.paused_lanes = hash(value, parse, |bytes| pause(&utf8(&bytes))),

@@ -205,7 +205,7 @@ async fn a_cancel_is_confirmed_by_the_replica_while_redis_is_full() {
     let cancelled = timeline.cancel(shard(), &task("a"), None, within(&timeline, SOON)).await;
     assert_eq!(cancelled, Ok(CancelAnswer::Cancelled { handed_out: None }));
     let left: u64 = ::redis::cmd("EXISTS").arg("punctual:{default}:nothing").query(&mut raw).unwrap();
-    assert_eq!(left, 0, "what is written to wait for is not left there");
+    assert_eq!(left, 0, "the write that the wait confirms leaves no key");
 }
 
 /// The connection of the wait may be closed at any time. Another one replaces it without an error.
@@ -253,7 +253,7 @@ async fn a_lost_wait_connection_is_replaced_without_losing_the_session() {
     state.lock().unwrap().1 = 1;
     assert_eq!(put(&timeline, "c", SOON).await, Ok(PutResult::Created));
     assert_ne!(line(), second, "one that is silent is given up");
-    assert_eq!(*timeline.link(Shard::FIRST).borrow(), Link::Up(1), "the session that is written on stands");
+    assert_eq!(*timeline.link(Shard::FIRST).borrow(), Link::Up(1), "the session of the other connections goes on");
 }
 
 /// A wait confirms only writes of its own session. After the command connection was lost, it says nothing about earlier

@@ -77,9 +77,10 @@ async fn a_put_is_not_confirmed_before_its_write_is_on_the_disk() {
     assert_eq!(answer, Ok(PutResult::Created));
 }
 
-/// A call that wrote nothing needs no confirmation: it is answered at once, alone or beside calls that wrote.
+/// A refused put wrote nothing and needs no confirmation, alone or beside a task that was written. A cancel that finds
+/// no task needs one, because an earlier cancel may have removed it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_wrote_nothing_waits_for_no_confirmation() {
+async fn a_refused_put_waits_for_no_confirmation() {
     if !have("redis-server") {
         return;
     }

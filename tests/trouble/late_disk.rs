@@ -21,7 +21,8 @@ fn another(id: &str) -> (TaskId, Lane, Task) {
     (task(id), Lane::default(), Task { schedule, message, retry: None, catch_up: None })
 }
 
-/// Puts these tasks while `held` is in flight, which ends once the put has been retried; returns the results.
+/// Puts these tasks while `held` is in flight. Its claim ends before the first retry of the put arrives. Returns the
+/// results.
 async fn put_while_in_flight(ids: &[&str]) -> Vec<Option<PutResult>> {
     let server = RedisServer::start(&[]);
     let plain = connected(&server.url(), Durability::Memory).await;

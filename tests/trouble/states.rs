@@ -26,7 +26,7 @@ struct State {
     detail: &'static str,
     /// The timeline's status in `/readyz`.
     ready: &'static str,
-    /// Words of a log line, one at WARN.
+    /// Words of one log line, which is at WARN.
     log: &'static [&'static str],
 }
 
@@ -71,7 +71,7 @@ fn set(servers: &Servers, option: &str, value: &str) {
     ::redis::cmd("CONFIG").arg("SET").arg(option).arg(value).exec(&mut servers.timeline.connect()).unwrap();
 }
 
-fn info(servers: &Servers, line: &str) -> bool {
+fn info_has_line(servers: &Servers, line: &str) -> bool {
     let info: String = ::redis::cmd("INFO").query(&mut servers.timeline.connect()).unwrap();
     info.lines().any(|reported| reported.trim() == line)
 }
@@ -117,14 +117,14 @@ fn redis_may_fail_to_write_to_its_disk() {
             // Without a schedule to save, Redis accepts writes anyway.
             set(servers, "save", "3600 1");
             save(servers);
-            assert!(patient(SOON, || info(servers, "rdb_last_bgsave_status:err")));
+            assert!(patient(SOON, || info_has_line(servers, "rdb_last_bgsave_status:err")));
         },
         |servers| {
             std::fs::remove_dir_all(folder(servers)).unwrap();
             // The failed save may not have been noticed yet.
             assert!(patient(SOON, || {
                 drop(::redis::cmd("BGSAVE").exec(&mut servers.timeline.connect()));
-                info(servers, "rdb_last_bgsave_status:ok")
+                info_has_line(servers, "rdb_last_bgsave_status:ok")
             }));
         },
     );
@@ -241,10 +241,10 @@ fn refusing(
     script: Option<String>,
 ) -> (Scripted, Arc<AtomicBool>, Arc<AtomicU32>) {
     let (on, said) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-    let (asked, count) = (Arc::clone(&on), Arc::clone(&said));
+    let (switch, count) = (Arc::clone(&on), Arc::clone(&said));
     let scripted = Scripted::before(redis.server.port, move |command| {
         let meant = command.is("EVALSHA") && script.as_ref().is_none_or(|script| command.words[1] == *script);
-        (meant && asked.load(Ordering::Relaxed)).then(|| {
+        (meant && switch.load(Ordering::Relaxed)).then(|| {
             count.fetch_add(1, Ordering::Relaxed);
             format!("-{error}\r\n")
         })

@@ -1,5 +1,5 @@
-//! An instance that is stopped until its lease expires, and then continues: it publishes only the keys that answers to cancels
-//! and puts had named as still possible.
+//! An instance that is stopped until its lease expires, and then continues: of cancelled tasks it publishes only the
+//! keys that the answers to the cancels had named.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

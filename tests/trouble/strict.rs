@@ -73,7 +73,7 @@ fn a_redis_that_confirms_no_write_is_reported_at_the_start() {
     assert!(output.status.code() == Some(2) && said.contains(detail), "{said}");
 }
 
-/// Redis is up, then stops answering `INFO`.
+/// Redis is up, but does not answer `INFO`.
 #[test]
 fn strictness_does_not_hold_up_a_start_for_ever_nor_its_end() {
     if !have("redis-server") {

@@ -38,7 +38,7 @@ use crate::metrics::Metrics;
 use crate::task::{Key, Lane, Shard, TaskId};
 
 /// How many wake-ups, or beats, a slow receiver may fall behind before it misses some.
-const MAX_WAKES_KEPT: usize = 1024;
+const MAX_MESSAGES_KEPT: usize = 1024;
 
 /// A timeline in the memory of this process.
 pub struct MemoryTimeline {
@@ -80,8 +80,8 @@ impl MemoryTimeline {
             shards: Mutex::new(vec![Twin::default(); usize::from(shards.max(1))]),
             link: watch::Sender::new(Link::Up(1)),
             ups: AtomicU64::new(1),
-            wakes: broadcast::Sender::new(MAX_WAKES_KEPT),
-            beats: broadcast::Sender::new(MAX_WAKES_KEPT),
+            wakes: broadcast::Sender::new(MAX_MESSAGES_KEPT),
+            beats: broadcast::Sender::new(MAX_MESSAGES_KEPT),
             loses_beats: AtomicBool::new(false),
             servers: AtomicU64::new(0),
             faults: Mutex::default(),
@@ -95,7 +95,7 @@ impl MemoryTimeline {
     }
 
     /// Ends the effect of [`set_link_down`](Self::set_link_down).
-    pub fn set_up(&self) {
+    pub fn set_link_up(&self) {
         self.link.send_replace(Link::Up(self.ups.fetch_add(1, Ordering::Relaxed) + 1));
     }
 

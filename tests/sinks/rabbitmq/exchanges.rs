@@ -1,4 +1,4 @@
-//! Exchanges that RabbitMQ does not know: their messages are refused, and those for others pass.
+//! Exchanges that RabbitMQ does not know: their messages are refused, and messages to other destinations are accepted.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ async fn further_exchanges_are_refused_at_once_while_many_lookups_run() {
     }
     // 64 lookups until many exchanges count as missing, 64 more that may wait then, and those under way.
     assert!((100..160).contains(&at_first), "{at_first}");
-    assert_eq!(then, 1000, "those that were refused are looked for the next time");
+    assert_eq!(then, 1000, "exchanges that were refused without a lookup are looked for the next time");
 }
 
 /// Publishes messages for unknown exchanges, and one for `a` before every tenth of them.

@@ -259,7 +259,7 @@ async fn a_server_with_too_few_channels_is_reported_at_login() {
 async fn a_dead_server_is_distinguished_from_a_slow_destination() {
     for (beats, fault) in [(true, Fault::Unanswered), (false, Fault::Sink)] {
         let mut reported = Vec::new();
-        // The heartbeat timeout is some tenths of a second. Try again if the machine paused for longer.
+        // The sink reports `Fault::Sink` after 2 s without a sign of the server. Try again if the machine paused.
         for _ in 0..3 {
             let server = Scripted::start(Tune { heartbeat: 0, beats, ..USUAL }, |_, _| Ok(()));
             let sink = sink(&format!("amqp://127.0.0.1:{}", server.port), ANSWER_TIMEOUT * 3);

@@ -1,4 +1,5 @@
-//! How RabbitMQ refuses: it returns a message, closes the channel, blocks all publishers, or denies the login.
+//! How RabbitMQ refuses: it returns a message, sends a nack, closes the channel, blocks all publishers, or denies the
+//! login.
 
 use std::sync::Arc;
 
@@ -92,7 +93,7 @@ async fn messages_with_the_same_key_in_one_batch_get_their_own_outcomes() {
     assert!(is_fault_of_destination(&outcomes[1]) && is_fault_of_destination(&outcomes[3]), "{outcomes:?}");
 }
 
-/// Rejecting one message closes the channel with two hundred others on it, while a second sink publishes.
+/// Rejecting one message closes the channel with two hundred others on it, while another call of the sink publishes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn oversize_messages_are_rejected_and_the_two_hundred_others_are_accepted() {
     let Some(broker) = Shared::small() else { return };
@@ -127,8 +128,8 @@ async fn oversize_messages_are_rejected_and_the_two_hundred_others_are_accepted(
     assert_eq!(broker.received("b").len(), 1500);
 }
 
-/// All are too large, each less than the one before. Each is rejected alone, in time. Messages that fit are sent twice
-/// at most.
+/// Every second message is too large, each by less than the one before. Each of these is rejected alone. The messages
+/// between them are accepted, and sent twice at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_oversize_messages_are_all_rejected() {
     let Some(broker) = Shared::small() else { return };

@@ -92,7 +92,7 @@ impl World {
         });
         let Some(answer) = answer else { return self.wrote_nothing(&before, "a late put") };
         if !matches!(answer.result, PutResult::Created | PutResult::Replaced) {
-            self.wrote_nothing(&before, "a put that was answered as if it had not")?;
+            self.wrote_nothing(&before, "a put whose answer says that it wrote nothing")?;
         }
         // A put that was answered 503 is not part of what users count on, whatever it does.
         if self.now > sent { Ok(()) } else { self.ledger.put(wish, answer, heard, &self.twin) }

@@ -39,7 +39,7 @@ pub(crate) enum Named {
     All,
     /// Only those that have ended; the others stay.
     Decided,
-    /// Those that have ended or begun; it returns the others.
+    /// Those that have ended, have begun or cannot be read; it returns the others.
     Touched,
     /// None; it returns all.
     Nothing,

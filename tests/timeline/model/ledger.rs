@@ -27,9 +27,9 @@ pub(crate) struct Ledger {
     named_in_lost_answer: Copies,
     /// Named by the very put that takes the key; always empty with correct puts.
     too_late: Copies,
-    /// Publishes that have begun and may arrive, that no user was reported of, and that have not ended.
+    /// Publishes that have begun and may arrive, that no answer named to the user, and that have not ended.
     open: Copies,
-    /// Accepted by a sink since it was requested, or dead and past its retention.
+    /// Accepted by a sink since it was requested; or dead, and discarded, dropped above the cap or past its retention.
     done: Copies,
     /// Settled as dead since it was requested.
     died: Copies,
@@ -138,7 +138,7 @@ impl Ledger {
             |copy: Copy| Some(copy.due) == former.named || Some(copy) == former.instead || self.too_late.has(copy);
         let silent = |copy: &Copy| !may(*copy) && !gone(*copy);
         if let Some(copy) = self.open.of_task(id).find(silent).filter(|_| former.heard) {
-            return broken(format!("law 9: {copy:?} may still arrive, and its user was not reported"));
+            return broken(format!("law 9: {copy:?} may still arrive, and no answer named it"));
         }
         let known = |copy: Copy, named: Copies| named.has(copy) && !lost.has(copy);
         let before = self.named;
@@ -165,7 +165,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether its user was answered that it is paused.
+    /// Whether an answer to the user of this task said that it is paused.
     pub(crate) fn is_paused(&self, id: u8) -> bool {
         self.paused[usize::from(id)]
     }
@@ -250,12 +250,12 @@ impl Ledger {
         let wanted = self.wanted[usize::from(copy.id)].is_some_and(covers);
         let may = if requeued { self.requeued.has(copy) } else { wanted || self.named.has(copy) };
         if !may {
-            return broken(format!("law 9: {copy:?} is published, which nobody wants and nobody was reported of"));
+            return broken(format!("law 9: {copy:?} is published, but no user wants it and no answer named it"));
         }
         let other = copy.other_payload();
         let former = self.open.has(other) && !self.named_in_lost_answer.has(other);
         if former || (!requeued && self.requeued.has(other)) {
-            return broken(format!("law 3: {copy:?} has the key of another message, and its user was not reported"));
+            return broken(format!("law 3: {copy:?} has the key of another message, and no answer named that key"));
         }
         if wanted && !requeued && !self.named.has(copy) {
             self.named_in_lost_answer.drop(copy);

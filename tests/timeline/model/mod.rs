@@ -13,9 +13,9 @@
 //! - `plans`    start states, and how often each event may happen
 //! - `rules`    the twin's verbs, and the same with one rule removed
 //!
-//! One tick of the model's clock is one lease (two where a test says so), and the longest time in which a call may take
-//! effect. All dues have come. A caller without an answer repeats its request before any other. Not covered here, but by `side_by_side`:
-//! limits in bytes, counts, traces, the reaper's scan, glance.
+//! A lease lasts one tick of the model's clock (two in some plans). A call with a `not_after` has no effect after the
+//! tick in which it was sent. All dues have come. A caller without an answer repeats its request before any other. Not
+//! covered here, but by `side_by_side`: limits in bytes, counts, traces, the reaper's scan, glance.
 //!
 //! Each plan is searched completely; `make model` searches each with one more of each event.
 

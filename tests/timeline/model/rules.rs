@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     pub(crate) rejects: bool,
     /// Whether an instance may be unable to read a record.
     pub(crate) unreadable: bool,
-    /// What claims may take besides the oldest, with or without leaving something.
+    /// Which other kinds of claims there are, besides those of the oldest.
     pub(crate) takes: &'static [Take],
     /// Lease of claims, in ticks; the reaper's own lease is one tick.
     pub(crate) lease: u8,
@@ -126,7 +126,7 @@ pub(crate) enum Steering {
     Trigger,
 }
 
-/// The answer to it.
+/// The answer to a [`Steering`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Steered {
     Paused(TaskPauseAnswer),
@@ -144,7 +144,7 @@ pub(crate) enum Flaw {
     NoRefusalOfTheDueInFlight,
     /// A reap drops what users requested in the meantime.
     ReapDropsChanges,
-    /// No record remembers that an occurrence was handed out.
+    /// No mark says that an occurrence was handed out.
     NoMarks,
     /// Claims never expire.
     NoReap,
@@ -182,9 +182,9 @@ pub(crate) enum Flaw {
     RequeueOverlooksTask,
     /// A put ends the pause of its task.
     PutEndsPause,
-    /// A settle lets paused tasks wait for their dues.
+    /// A settle gives paused tasks the score of waiting ones, so that claims take them.
     SettleForgetsPauses,
-    /// A reap lets paused tasks wait for their dues.
+    /// A reap gives paused tasks the score of waiting ones, so that claims take them.
     ReapForgetsPauses,
     /// A trigger ends the pause of its task.
     TriggerEndsPause,

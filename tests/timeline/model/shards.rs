@@ -15,7 +15,7 @@ use super::search::fingerprint;
 use super::structure::check_structure;
 use super::world::World;
 
-/// What is known of the shards of one search, and so by one set of rules.
+/// What is known of the shards of one search. A search has one set of rules.
 #[derive(Default)]
 pub(crate) struct Shards {
     /// By fingerprint of a shard, its time and the call.

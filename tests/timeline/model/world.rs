@@ -29,7 +29,7 @@ pub(crate) struct World {
     pub(crate) now: u8,
     /// Ticks that have passed: the time by which instances count leases.
     pub(crate) age: u8,
-    /// Age from which an instance is reported to reap again: after the server's clock jumps, holders get one lease to
+    /// Age from which instances may reap again: after the server's clock leaps forward, holders get one lease to
     /// extend.
     pub(crate) reaps_from: u8,
     /// What each instance knows.

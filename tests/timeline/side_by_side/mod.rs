@@ -42,13 +42,13 @@ use self::stories::any_story;
 use super::shared::{Shape, shared_server};
 use super::stage::ms;
 
-/// Number of stories in one run.
+/// Number of stories in one run with one shard.
 const STORIES: RangeInclusive<usize> = 80..=140;
 
-/// Runs with one shard per round, until every rule was met often enough ...
+/// Runs in one round. With 4 shards there is one round.
 const RUNS: u32 = 20;
 
-/// ... and the number of rounds, at least and at most.
+/// Rounds with one shard, at least and at most: they end when every rule was met often enough.
 const ROUNDS: RangeInclusive<u32> = 3..=10;
 
 /// Random runs against Redis with one shard, until every rule was met often enough.

@@ -1,7 +1,7 @@
 //! The rules of lua/README.md by name, and how often random runs met each: a rule that is rarely met is not compared.
 //!
 //! Rules with their own tests in `lua` are not listed: the answers `elsewhere` (the client repeats the call by itself)
-//! and `again` (over 4 MiB of records), and rules that need more than 100 dead records or 1000 occurrences.
+//! and `again` (over 2 MiB of stored records), and rules that need more than 100 dead records or 1000 occurrences.
 
 use std::collections::BTreeMap;
 

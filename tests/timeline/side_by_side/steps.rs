@@ -10,7 +10,7 @@ use punctual::timeline::{DeadCap, RestOfClaim, TaskStatus};
 pub(crate) enum StepMode {
     Put,
     Post,
-    /// Only if the first task has the revision that it has, or another.
+    /// With a revision as condition: that of the first task (`true`), or a wrong one.
     Match(bool),
     Absent,
 }
@@ -30,7 +30,7 @@ pub(crate) enum Step {
         spread: bool,
         count: usize,
     },
-    /// With a condition: that the task has the revision that it has, or another.
+    /// `revision`, if any, is the condition: the revision of the task (`true`), or a wrong one.
     Cancel {
         id: usize,
         revision: Option<bool>,

@@ -92,8 +92,8 @@ impl Both {
         match order {
             Order::Kept => {}
             Order::Reversed => verdicts.reverse(),
-            // Adds a verdict for a task that is not in the claim, or has another due. Only if each of the claim has a verdict: if one
-            // was left out, the numbers would be equal, and the script would not compare them one by one.
+            // Adds a verdict for a task that is not in the claim, but only if every occurrence of the claim has one.
+            // Otherwise the number of verdicts would be that of the claim, and the script would not compare them.
             Order::Foreign(key) if verdicts.len() == claimed.occurrences.len() && !self.keys.is_empty() => {
                 let key = key.get(&self.keys);
                 let (member, due) = (Member::from(&key.task), key.due);

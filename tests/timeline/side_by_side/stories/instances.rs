@@ -26,7 +26,7 @@ pub(super) fn unreadable(about: StoryArguments) -> Vec<Step> {
     steps
 }
 
-/// Several occurrences whose holders died, some twice.
+/// Two occurrences, each of whose claims expired two or three times.
 pub(super) fn suspects(about: StoryArguments) -> Vec<Step> {
     let lane = about.lane;
     let other = if about.other == about.id { (about.id + 1) % 4 } else { about.other };
@@ -170,7 +170,7 @@ pub(super) fn too_late(about: StoryArguments) -> Vec<Step> {
     ]
 }
 
-/// Claims of the newest, after a place, and of few bytes.
+/// Claims of the newest, after a position, of few bytes, and of suspects.
 pub(super) fn claims_from_both_ends(about: StoryArguments) -> Vec<Step> {
     let mut steps: Vec<Step> = [(0, -5), (1, 0), (2, 3), (3, 3)]
         .map(|(n, due)| put((about.id + n) % 4, Due::Start(due), Body::At("a"), about.lane))

@@ -5,7 +5,7 @@ use punctual::timeline::{RestOfClaim, TaskStatus};
 use super::super::steps::{Body, Due, Kind, Step, StepVerdict};
 use super::{StoryArguments, claim, put, reap, settle};
 
-/// Moved, or put again unchanged, while it is in flight.
+/// A task in flight is put: with the same due, with another due, unchanged, and perhaps into another lane.
 pub(super) fn in_flight(about: StoryArguments) -> Vec<Step> {
     let (id, lane, body) = (about.id, about.lane, about.body);
     vec![
@@ -240,7 +240,7 @@ pub(super) fn moved(about: StoryArguments) -> Vec<Step> {
     if about.flag {
         steps.push(Step::Pause { id, pause: true, late });
         steps.push(skip(500, false));
-        // What it missed, and a pause that comes before its publish.
+        // A trigger of the due that it missed, and a pause before its publish.
         steps.extend([Step::Advance(6000), trigger(false), Step::Pause { id, pause: true, late }]);
     }
     steps.extend([
