@@ -2,7 +2,7 @@
 -- WITH  prelude, lanes, suspects, pauses
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 counts (hash)  4 crashes (hash)  5 pauses (hash)  6.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 id  3.. lane, the name for each key from 6 on
--- REPLY { now, "held", record, score, change or "", counts or "", unreadable 0 or 1, pause or "" } | { now, "unknown" }
+-- REPLY { now, "found", record, score, change or "", counts or "", unreadable 0 or 1, pause or "" } | { now, "unknown" }
 --       | { now, "elsewhere", lane }
 -- KEEPS writes nothing.
 
@@ -27,4 +27,4 @@ if not score or change == 'cancelled' then
 end
 local unreadable = left_out(redis.call('HGET', crashes, id), due_of_score(score)) == 'unreadable' and 1 or 0
 local pause = redis.call('HGET', KEYS[5], id) or ''
-return { micros, 'held', record, score, change, redis.call('HGET', counts, id) or '', unreadable, pause }
+return { micros, 'found', record, score, change, redis.call('HGET', counts, id) or '', unreadable, pause }

@@ -1,7 +1,7 @@
 -- pause: pauses or resumes a task.
 -- WITH  prelude, lanes, marks, pauses
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 pauses (hash)  5.. due (zset), one per lane
--- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4 verb, pause or resume  5 about: "<by>\n<note>"  6 wake channel
+-- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4 action, pause or resume  5 about: "<by>\n<note>"  6 wake channel
 --       7.. lane, the name for each key from 5 on
 -- REPLY { now, "paused", due, due in flight or that was handed out or "" } | { now, "resumed", due, due in flight or "" }
 --       | { now, "unchanged", due } | { now, "unknown" } | { now, "elsewhere", lane } | { now, "late" }

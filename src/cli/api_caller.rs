@@ -34,7 +34,7 @@ pub(super) struct CallArguments {
 
 /// An instance, and how to show its answers.
 pub(super) struct ApiCaller<'a> {
-    pub(super) place: &'a CallArguments,
+    pub(super) arguments: &'a CallArguments,
     client: Client,
 }
 
@@ -55,8 +55,8 @@ pub(super) struct ProblemView {
 }
 
 impl ApiCaller<'_> {
-    pub(super) fn new(place: &CallArguments) -> Result<ApiCaller<'_>, Failure> {
-        Ok(ApiCaller { place, client: Client::new(&place.target)? })
+    pub(super) fn new(arguments: &CallArguments) -> Result<ApiCaller<'_>, Failure> {
+        Ok(ApiCaller { arguments, client: Client::new(&arguments.target)? })
     }
 
     /// Calls the API. An error status is a failure with the API's text, and so is an answer that no instance gives.
@@ -99,7 +99,7 @@ impl ApiCaller<'_> {
     /// What an answer says; see [`call`](ApiCaller::call).
     pub(super) fn view<T: DeserializeOwned>(&self, answer: &ApiAnswer, doing: &str) -> Result<T, Failure> {
         if !(200..300).contains(&answer.status) {
-            return Err(refused(&self.client, answer, doing, self.place.json));
+            return Err(refused(&self.client, answer, doing, self.arguments.json));
         }
         serde_json::from_str(&answer.text).map_err(|_| self.no_instance(doing, answer.status))
     }
@@ -133,7 +133,7 @@ impl ApiCaller<'_> {
             let (answer, page) = self.page(path, parameters, left, &cursor, doing).await?;
             for item in page.items.iter().take(left) {
                 match serde_json::from_str::<T>(item.get()) {
-                    _ if self.place.json => out::json(item.get())?,
+                    _ if self.arguments.json => out::json(item.get())?,
                     Ok(entry) => say(&line(&entry))?,
                     Err(_) => return Err(self.no_instance(doing, answer.status)),
                 }

@@ -29,7 +29,7 @@ pub(super) struct LaneArguments {
     /// The lane
     lane: String,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Args)]
@@ -70,14 +70,14 @@ fn end_of_pause(until: String, now: Timestamp) -> String {
 }
 
 async fn call(arguments: &LaneArguments, verb: &str, body: Map<String, Value>) -> Result<(), Failure> {
-    let LaneArguments { lane, place } = arguments;
-    let caller = ApiCaller::new(place)?;
+    let LaneArguments { lane, call } = arguments;
+    let caller = ApiCaller::new(call)?;
     let shown = Printable::from(lane.clone());
     let (path, doing) =
         (format!("/v1/lanes/{}/{verb}", path_segment(lane)), format!("cannot {verb} the lane `{shown}`"));
     let (answer, view) =
         caller.call::<LaneAnswerView>(Method::POST, &path, Some(Value::from(body).to_string()), &doing).await?;
-    if place.json {
+    if call.json {
         return out::json(&answer.text);
     }
     say(&match (view.result.as_str(), view.in_flight) {

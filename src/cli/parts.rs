@@ -193,7 +193,7 @@ fn build_doors(
                 to: section.to.clone(),
                 delay: section.delay,
                 catch_up: section.catch_up,
-                max_overdue: section.drops_past.then_some(config.engine.overdue.grace),
+                max_overdue: section.drops_past.then_some(config.engine.catch_up.grace),
                 allowed: section.allowed.clone(),
                 limits: config.http.api.task,
                 zone: config.zone.clone(),

@@ -29,7 +29,7 @@ pub(super) struct StatusArguments {
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 /// What the commands use of `GET /v1/stats`.
@@ -132,14 +132,14 @@ struct FailingView {
 pub(super) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
-        let caller = ApiCaller::new(&arguments.place)?;
+        let caller = ApiCaller::new(&arguments.call)?;
         loop {
             show(&caller).await?;
             if !arguments.watch {
                 return Ok(());
             }
             tokio::time::sleep(WATCH_INTERVAL).await;
-            if !arguments.place.json {
+            if !arguments.call.json {
                 say("\n")?;
             }
         }
@@ -148,7 +148,7 @@ pub(super) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
 
 async fn show(caller: &ApiCaller<'_>) -> Result<(), Failure> {
     let (answer, stats) = caller.call::<StatsView>(Method::GET, "/v1/stats", None, "cannot show the status").await?;
-    if caller.place.json { out::json(&answer.text) } else { say(&table(&stats)) }
+    if caller.arguments.json { out::json(&answer.text) } else { say(&table(&stats)) }
 }
 
 /// One line for the instance, a row for each lane, a line for each door, then what is wrong.

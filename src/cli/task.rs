@@ -88,7 +88,7 @@ pub(super) struct IdArguments {
     /// The task's id
     id: String,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Args)]
@@ -144,7 +144,7 @@ pub(super) struct PutArguments {
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 /// The members of an answer that the commands use.
@@ -188,7 +188,7 @@ pub(super) fn run(command: TaskCommand) -> Result<(), Failure> {
 async fn put(arguments: &PutArguments) -> Result<(), Failure> {
     let Some(id) = &arguments.id else {
         let file = arguments.file.as_deref().unwrap_or(Path::new("-"));
-        return batch::put(&Client::new(&arguments.place.target)?, file, arguments.place.json).await;
+        return batch::put(&Client::new(&arguments.call.target)?, file, arguments.call.json).await;
     };
     check_past(arguments)?;
     let task = task(arguments)?;
@@ -196,10 +196,10 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
     let tag = arguments.if_match.as_ref().map(|tag| format!("\"{}\"", tag.trim_matches('"')));
     let mut conditions: Vec<(HeaderName, &str)> = tag.iter().map(|tag| (IF_MATCH, tag.as_str())).collect();
     conditions.extend(arguments.if_absent.then_some((IF_NONE_MATCH, "*")));
-    let (answer, view) = call(&arguments.place, Method::PUT, "put", id, "", &conditions, Some(task)).await?;
+    let (answer, view) = call(&arguments.call, Method::PUT, "put", id, "", &conditions, Some(task)).await?;
     let zone = arguments.schedule.zone.as_deref();
     let shown = |due: &Printable| spec::parse_time(due.as_str()).map_or(due.to_string(), |due| shown_due(due, zone));
-    show(&arguments.place, &answer, || {
+    show(&arguments.call, &answer, || {
         let overdue = if view.overdue { "; it is overdue and due at once" } else { "" };
         let paused = if view.status.as_str() == "paused" { "; it stays paused" } else { "" };
         let mut text = format!("{} {id}, due {}{overdue}{paused}\n", view.result, shown(&view.due));
@@ -215,17 +215,17 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
 }
 
 async fn get(arguments: &GetArguments) -> Result<(), Failure> {
-    let IdArguments { id, place } = &arguments.task;
+    let IdArguments { id, call: with } = &arguments.task;
     let query = arguments.next.map(|next| format!("?next={next}")).unwrap_or_default();
-    let (answer, _) = call(place, Method::GET, "show", id, &query, &[], None).await?;
-    show(place, &answer, || match serde_json::from_str::<Value>(&answer.text) {
+    let (answer, _) = call(with, Method::GET, "show", id, &query, &[], None).await?;
+    show(with, &answer, || match serde_json::from_str::<Value>(&answer.text) {
         Ok(task) => format!("{task:#}\n"),
         Err(_) => format!("{}\n", answer.text),
     })
 }
 
-fn show(place: &CallArguments, answer: &ApiAnswer, detail: impl FnOnce() -> String) -> Result<(), Failure> {
-    if place.json { out::json(&answer.text) } else { say(&detail()) }
+fn show(with: &CallArguments, answer: &ApiAnswer, detail: impl FnOnce() -> String) -> Result<(), Failure> {
+    if with.json { out::json(&answer.text) } else { say(&detail()) }
 }
 
 /// Refuses a typed time of long ago, which is usually a mistake. Such a message would be published at once.
@@ -305,7 +305,7 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
 
 /// Calls the API about one task.
 async fn call(
-    place: &CallArguments,
+    with: &CallArguments,
     method: Method,
     verb: &str,
     id: &str,
@@ -313,7 +313,7 @@ async fn call(
     headers: &[(HeaderName, &str)],
     body: Option<String>,
 ) -> Result<(ApiAnswer, AnswerView), Failure> {
-    let caller = ApiCaller::new(place)?;
+    let caller = ApiCaller::new(with)?;
     let doing = format!("cannot {verb} the task `{}`", Printable::from(id.to_owned()));
     let looks = method == Method::GET;
     let path = format!("/v1/tasks/{}{query}", path_segment(id));

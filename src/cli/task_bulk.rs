@@ -45,7 +45,7 @@ pub(super) struct TasksArguments {
     #[arg(long, conflicts_with = "ids")]
     yes: bool,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Args)]
@@ -147,7 +147,7 @@ pub(super) async fn resume(arguments: &TaskResumeArguments) -> Result<(), Failur
 }
 
 async fn run(act: TaskAct, arguments: &TasksArguments, more: Map<String, Value>) -> Result<(), Failure> {
-    let caller = ApiCaller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.call)?;
     if !arguments.ids.is_empty() {
         return each(act, &caller, arguments, more).await;
     }
@@ -157,7 +157,7 @@ async fn run(act: TaskAct, arguments: &TasksArguments, more: Map<String, Value>)
     if arguments.dry_run || !arguments.yes {
         let found = all(act, &caller, body.clone(), true).await?;
         match arguments.dry_run {
-            true if arguments.place.json => {
+            true if arguments.call.json => {
                 return out::json(&json!({"matched": found.matched, "sample": found.sample}).to_string());
             }
             true => return say(&sample(&found)),
@@ -178,7 +178,7 @@ fn sample(found: &Sums) -> String {
 
 fn show(act: TaskAct, arguments: &TasksArguments, sums: &Sums) -> Result<(), Failure> {
     let Sums { matched, done, in_flight, unchanged, gone, .. } = *sums;
-    if arguments.place.json {
+    if arguments.call.json {
         let sums =
             json!({"matched": matched, "done": done, "in_flight": in_flight, "unchanged": unchanged, "gone": gone});
         return out::json(&sums.to_string());
@@ -215,7 +215,7 @@ async fn each(
                 caller.call::<OneView>(Method::POST, &format!("{path}/{}", act.verb()), body, &doing).await?
             }
         };
-        if arguments.place.json {
+        if arguments.call.json {
             return out::json(&answer.text);
         }
         let may_arrive = match (&view.key, &view.in_flight) {

@@ -29,7 +29,7 @@ pub(super) struct TaskCountArguments {
     #[arg(long, value_name = "NUMBER", requires = "from")]
     windows: Option<u64>,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Deserialize)]
@@ -58,10 +58,10 @@ struct WindowView {
 pub(super) async fn count(arguments: &TaskCountArguments) -> Result<(), Failure> {
     let windows = arguments.windows.map(|windows| windows.to_string());
     let said = [("lane", &arguments.lane), ("from", &arguments.from), ("to", &arguments.to), ("windows", &windows)];
-    let caller = ApiCaller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.call)?;
     let path = with_query("/v1/tasks:count", said);
     let (answer, counts) = caller.call::<TaskCountsView>(Method::GET, &path, None, "cannot count tasks").await?;
-    if arguments.place.json { out::json(&answer.text) } else { say(&table(&counts)) }
+    if arguments.call.json { out::json(&answer.text) } else { say(&table(&counts)) }
 }
 
 fn table(counts: &TaskCountsView) -> String {

@@ -29,7 +29,7 @@ pub(super) struct ExportArguments {
     #[command(flatten)]
     filter: FilterArguments,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Deserialize)]
@@ -94,7 +94,7 @@ struct ExportCounts {
 
 /// Writes a line for each task that matches.
 pub(super) async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
-    let caller = ApiCaller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.call)?;
     let mut counts = ExportCounts::default();
     let mut cursor = None;
     loop {

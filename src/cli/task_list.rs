@@ -43,7 +43,7 @@ pub(super) struct TaskListArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Args)]
@@ -61,7 +61,7 @@ pub(super) struct UpcomingArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     limit: u64,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Deserialize)]
@@ -84,7 +84,7 @@ struct ListedTaskView {
 
 /// Shows a line for each task: id, lane, status and due.
 pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
-    let caller = ApiCaller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.call)?;
     caller.list("/v1/tasks", &arguments.filter.given(), arguments.limit, "cannot list tasks", line).await
 }
 
@@ -92,10 +92,10 @@ pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
 pub(super) async fn upcoming(arguments: &UpcomingArguments) -> Result<(), Failure> {
     let said = [("lane", &arguments.lane), ("prefix", &arguments.prefix), ("from", &arguments.from)];
     let path = with_query(&format!("/v1/upcoming?limit={}", arguments.limit), said);
-    let caller = ApiCaller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.call)?;
     let (answer, page) =
         caller.call::<UpcomingPageView>(Method::GET, &path, None, "cannot list what is upcoming").await?;
-    if arguments.place.json {
+    if arguments.call.json {
         return out::json(&answer.text);
     }
     let row = |task: &ListedTaskView| {

@@ -22,7 +22,7 @@ pub(super) struct TaskIdsArguments {
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Args)]
@@ -57,13 +57,13 @@ struct SkipAnswerView {
 
 /// Makes each task due now.
 pub(super) async fn trigger(arguments: &TaskIdsArguments) -> Result<(), Failure> {
-    let caller = ApiCaller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.call)?;
     let act = async |id: &str| {
         let doing = format!("cannot trigger the task `{}`", Printable::from(id.to_owned()));
         let path = format!("/v1/tasks/{}/trigger", path_segment(id));
         let (answer, view) =
             caller.call::<TriggerAnswerView>(Method::POST, &path, Some("{}".to_owned()), &doing).await?;
-        if arguments.place.json {
+        if arguments.call.json {
             return out::json(&answer.text);
         }
         let mut line = match view.result.as_str() {
@@ -84,7 +84,7 @@ pub(super) async fn trigger(arguments: &TaskIdsArguments) -> Result<(), Failure>
 /// Skips the next occurrence of each task.
 pub(super) async fn skip(arguments: &SkipArguments) -> Result<(), Failure> {
     let SkipArguments { due, tasks: arguments } = arguments;
-    let caller = ApiCaller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.call)?;
     let act = async |id: &str| {
         let doing = format!("cannot skip the next occurrence of the task `{}`", Printable::from(id.to_owned()));
         let path = format!("/v1/tasks/{}", path_segment(id));
@@ -96,7 +96,7 @@ pub(super) async fn skip(arguments: &SkipArguments) -> Result<(), Failure> {
         let body = json!({"due": due}).to_string();
         let (answer, view) =
             caller.call::<SkipAnswerView>(Method::POST, &format!("{path}/skip"), Some(body), &doing).await?;
-        if arguments.place.json {
+        if arguments.call.json {
             return out::json(&answer.text);
         }
         let still = view.in_flight.map(|key| format!("; {key} may still arrive")).unwrap_or_default();

@@ -44,7 +44,7 @@ pub(super) fn engine(r: &mut ConfigReader) -> EngineConfig {
         batch: number(r.whole("claim.batch", 1, 1000)),
         in_flight: number(r.whole("claim.in_flight", 1, 1_000_000)),
         in_flight_bytes: r.size("claim.in_flight_bytes", 1 << 20, 1 << 36),
-        overdue: CatchUpLimits { grace, catch_up_max: small(r.whole("claim.catch_up_max", 0, 1_000_000)) },
+        catch_up: CatchUpLimits { grace, catch_up_max: small(r.whole("claim.catch_up_max", 0, 1_000_000)) },
         poison_limit: small(r.whole("claim.poison_limit", 1, 1000)),
         dead_keep: r.duration("dead.keep", HOUR, 3650 * DAY),
         dead_cap: DeadCap {

@@ -82,8 +82,8 @@ pub struct EngineConfig {
     pub in_flight: usize,
     /// Maximum size of records in flight per lane, in bytes. A sink with several lanes has twice as much.
     pub in_flight_bytes: usize,
-    /// When an occurrence is overdue, and how to catch up.
-    pub overdue: CatchUpLimits,
+    /// From when on an overdue occurrence is left to the catch-up of its task, and how many that publishes.
+    pub catch_up: CatchUpLimits,
     /// An occurrence is poison once more than this many of its claims have expired.
     pub poison_limit: u32,
     /// How long dead occurrences are kept.
@@ -102,7 +102,7 @@ impl EngineConfig {
             batch: 500,
             in_flight: 3500,
             in_flight_bytes: 12 << 20,
-            overdue: CatchUpLimits { grace: Duration::from_secs(60), catch_up_max: 100 },
+            catch_up: CatchUpLimits { grace: Duration::from_secs(60), catch_up_max: 100 },
             poison_limit: 5,
             dead_keep: Duration::from_secs(30 * 24 * 3600),
             dead_cap: DeadCap { entries: 100_000, bytes: 64 << 20 },

@@ -236,7 +236,7 @@ impl From<TimelineError> for Problem {
     fn from(error: TimelineError) -> Problem {
         let code = match &error {
             TimelineError::Late => "timeline_late",
-            TimelineError::Refused(_) | TimelineError::Moving => "timeline_refused",
+            TimelineError::Refused(_) | TimelineError::LaneChanged => "timeline_refused",
             TimelineError::Away(_) => "timeline_unavailable",
             TimelineError::Unknown(_) | TimelineError::Unconfirmed(_) => "timeline_unknown",
             TimelineError::Broken(_) => {

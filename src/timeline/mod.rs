@@ -242,7 +242,7 @@ pub enum TimelineError {
     Refused(String),
     /// Nothing was written: the task was found in a different lane at each attempt. Other tasks are not affected.
     #[error("the task kept moving between lanes")]
-    Moving,
+    LaneChanged,
     /// Nothing was written: there is no connection.
     #[error("the timeline is unavailable: {0}")]
     Away(String),
@@ -264,7 +264,7 @@ impl TimelineError {
         match self {
             TimelineError::Late => "late",
             TimelineError::Refused(_) => "refused",
-            TimelineError::Moving => "moving",
+            TimelineError::LaneChanged => "lane_changed",
             TimelineError::Away(_) => "unavailable",
             TimelineError::Unknown(_) => "unknown",
             TimelineError::Unconfirmed(_) => "unconfirmed",

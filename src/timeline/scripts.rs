@@ -8,10 +8,10 @@ use super::Verb;
 pub struct Script {
     /// The verb; its name is also the name of the file in `lua/`.
     pub verb: Verb,
-    /// The text that Redis runs: the parts, then the script itself.
+    /// What Redis runs: the parts, then the script itself.
     pub source: &'static str,
     /// The script itself, which begins with a header.
-    pub text: &'static str,
+    pub own_source: &'static str,
     /// Files of `lua/parts/` that precede the script, in order.
     pub parts: &'static [&'static str],
     /// The names of its KEYS.
@@ -29,7 +29,7 @@ macro_rules! script {
                 $(include_str!(concat!("../../lua/parts/", $part, ".lua")),)*
                 include_str!(concat!("../../lua/", $name, ".lua"))
             ),
-            text: include_str!(concat!("../../lua/", $name, ".lua")),
+            own_source: include_str!(concat!("../../lua/", $name, ".lua")),
             parts: &["prelude", $($part),*],
             keys: &[$($key),*],
             arguments: &[$($argument),*],
@@ -201,7 +201,7 @@ pub static PAUSE: Script = script!(
     "pause",
     ["lanes", "marks", "pauses"],
     ["tasks", "changes", "crashes", "pauses", "due.."],
-    ["now", "not_after", "id", "verb", "about", "wake", "lane.."]
+    ["now", "not_after", "id", "action", "about", "wake", "lane.."]
 );
 /// Pauses or resumes a lane.
 pub static PAUSE_LANE: Script = script!(
@@ -209,7 +209,7 @@ pub static PAUSE_LANE: Script = script!(
     "pause_lane",
     ["lists", "paused_lanes"],
     ["due", "pauses:lanes"],
-    ["now", "not_after", "lane", "verb", "until", "about"]
+    ["now", "not_after", "lane", "action", "until", "about"]
 );
 
 /// Gives a task another due.
@@ -273,7 +273,7 @@ string_enum! {
         /// The due is out of range.
         BadDue = "bad_due",
         /// The task was found.
-        Held = "held",
+        Found = "found",
         /// The task was removed.
         Cancelled = "cancelled",
         /// The answer of a claim, possibly without occurrences.

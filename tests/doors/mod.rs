@@ -153,7 +153,7 @@ async fn nothing_is_acknowledged_before_the_timeline_has_answered() {
         InjectedFault::CallLost,
         InjectedFault::ReplyLost,
         InjectedFault::Refused("OOM".to_owned()),
-        InjectedFault::Moving,
+        InjectedFault::LaneChanged,
     ] {
         let bed = Bed::start();
         for _ in 0..3 {

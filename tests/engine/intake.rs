@@ -36,7 +36,7 @@ async fn a_tombstone_is_refused_where_the_sink_has_none() {
 #[tokio::test(start_paused = true)]
 async fn a_put_that_fails_because_its_task_keeps_moving_blocks_no_other_put() {
     let bed = Bed::start();
-    assert_eq!(put_into(&bed, InjectedFault::Moving).await, PutError::Timeline(TimelineError::Moving));
+    assert_eq!(put_into(&bed, InjectedFault::LaneChanged).await, PutError::Timeline(TimelineError::LaneChanged));
     assert_eq!(bed.intake.refused(), None, "it concerns one task: the instance takes others in");
     let full = "OOM command not allowed".to_owned();
     assert_eq!(

@@ -102,7 +102,7 @@ fn undeclared(source: &str, names: &BTreeSet<String>) -> Vec<String> {
 
 #[test]
 fn every_key_in_a_call_comes_from_keys() {
-    for Script { verb, source, text, parts, .. } in ALL {
+    for Script { verb, source, own_source: text, parts, .. } in ALL {
         let name = verb.as_str();
         assert!(text.contains("redis.call("), "{name}");
         assert_eq!(undeclared(text, &bound(text)), Vec::<String>::new(), "{name}");
@@ -130,7 +130,7 @@ fn every_key_in_a_call_comes_from_keys() {
 
 #[test]
 fn scripts_publish_only_on_the_channel_from_their_arguments() {
-    for Script { verb, text: source, arguments, .. } in ALL {
+    for Script { verb, own_source: source, arguments, .. } in ALL {
         let name = verb.as_str();
         let published = source.match_indices("'PUBLISH', ").chain(source.match_indices("wake("));
         for (at, call) in published {

@@ -42,7 +42,7 @@ fn names(list: &str) -> Vec<String> {
 
 #[test]
 fn every_script_header_lists_its_keys_and_arguments() {
-    for Script { verb, text: source, keys, arguments, parts, .. } in ALL {
+    for Script { verb, own_source: source, keys, arguments, parts, .. } in ALL {
         let name = verb.as_str();
         assert!(source.starts_with(&format!("-- {name}: ")), "{name}");
         assert_eq!(field(source, "WITH"), parts.join(", "), "WITH of {name}");
@@ -76,7 +76,7 @@ fn every_reply_code_is_used_by_a_script_and_explained_in_the_readme() {
     let readme = std::fs::read_to_string(folder().join("README.md")).unwrap();
     for code in Code::ALL {
         let said = [format!("'{}'", code.as_str()), format!("'{} ", code.as_str())];
-        assert!(ALL.iter().any(|script| said.iter().any(|text| script.text.contains(text))), "{code:?}");
+        assert!(ALL.iter().any(|script| said.iter().any(|text| script.own_source.contains(text))), "{code:?}");
         assert_eq!(Code::of(code.as_str()), Some(*code));
         // A verb with a single answer is named like its answer.
         let own =

@@ -42,7 +42,7 @@ pub(super) async fn run(act: Act, caller: &ApiCaller<'_>, arguments: &ManyArgume
     if arguments.dry_run || !arguments.yes {
         let matched = all(act, caller, body.clone(), true).await?.matched;
         match arguments.dry_run {
-            true if arguments.place.json => return out::json(&json!({ "matched": matched }).to_string()),
+            true if arguments.call.json => return out::json(&json!({ "matched": matched }).to_string()),
             true => return say(&format!("{matched} match; nothing was {}\n", act.done())),
             false if matched > 0 => confirm("dead occurrences", act.done(), matched)?,
             false => return show(act, arguments, &Sums::default()),
@@ -58,10 +58,10 @@ fn show(act: Act, arguments: &ManyArguments, sums: &Sums) -> Result<(), Failure>
     }
     let Sums { done, in_flight, .. } = *sums;
     match act {
-        Act::Requeue if arguments.place.json => {
+        Act::Requeue if arguments.call.json => {
             out::json(&json!({"requeued": done, "in_flight": in_flight}).to_string())
         }
-        Act::Discard if arguments.place.json => out::json(&json!({ "discarded": done }).to_string()),
+        Act::Discard if arguments.call.json => out::json(&json!({ "discarded": done }).to_string()),
         _ if in_flight > 0 => {
             say(&format!("{} {done}; {in_flight} stay dead: their keys wait or are in flight\n", act.done()))
         }

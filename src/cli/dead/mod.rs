@@ -56,7 +56,7 @@ pub(super) struct ListArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Args)]
@@ -64,7 +64,7 @@ pub(super) struct ShowArguments {
     /// The idempotency key
     key: String,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Args)]
@@ -85,7 +85,7 @@ pub(super) struct ManyArguments {
     #[arg(long, conflicts_with = "keys")]
     yes: bool,
     #[command(flatten)]
-    place: CallArguments,
+    call: CallArguments,
 }
 
 #[derive(Args)]
@@ -150,7 +150,7 @@ pub(super) fn run(command: DeadCommand) -> Result<(), Failure> {
 }
 
 async fn list(arguments: &ListArguments) -> Result<(), Failure> {
-    let caller = ApiCaller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.call)?;
     caller.list("/v1/dead", &arguments.filter.given(), arguments.limit, "cannot list the dead", line).await
 }
 
@@ -162,11 +162,11 @@ fn line(dead: &DeadView) -> String {
 }
 
 async fn show(arguments: &ShowArguments) -> Result<(), Failure> {
-    let caller = ApiCaller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.call)?;
     let doing = format!("cannot show the dead occurrence `{}`", Printable::from(arguments.key.clone()));
     let path = format!("/v1/dead/{}", path_segment(&arguments.key));
     let (answer, _) = caller.call::<DeadView>(Method::GET, &path, None, &doing).await?;
-    if arguments.place.json {
+    if arguments.call.json {
         return out::json(&answer.text);
     }
     match serde_json::from_str::<Value>(&answer.text) {
@@ -176,7 +176,7 @@ async fn show(arguments: &ShowArguments) -> Result<(), Failure> {
 }
 
 async fn act(act: Act, arguments: &ManyArguments) -> Result<(), Failure> {
-    let caller = ApiCaller::new(&arguments.place)?;
+    let caller = ApiCaller::new(&arguments.call)?;
     if arguments.keys.is_empty() {
         bulk::run(act, &caller, arguments).await
     } else {
@@ -188,7 +188,7 @@ async fn requeue(arguments: &RequeueArguments) -> Result<(), Failure> {
     let Some(wait) = arguments.wait.filter(|_| !arguments.many.dry_run) else {
         return act(Act::Requeue, &arguments.many).await;
     };
-    let caller = ApiCaller::new(&arguments.many.place)?;
+    let caller = ApiCaller::new(&arguments.many.call)?;
     let begun = wait::time_of(&caller).await?;
     // Of several keys some may have been requeued although others failed.
     let requeued = act(Act::Requeue, &arguments.many).await;
@@ -212,7 +212,7 @@ async fn each(act: Act, caller: &ApiCaller<'_>, arguments: &ManyArguments) -> Re
         };
         let called = caller.call::<DoneView>(method, &path, body, &doing);
         match called.await {
-            Ok((answer, _)) if arguments.place.json => {
+            Ok((answer, _)) if arguments.call.json => {
                 out::json(&answer.text)?;
             }
             Ok((_, done)) => say(&format!("{} {shown}\n", done.result))?,

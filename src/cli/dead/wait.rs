@@ -64,7 +64,7 @@ pub(super) async fn died_since(
     let failing: String = failing.lines().map(|line| format!("\n  {line}")).collect();
     let (total, waited) = (causes.values().sum::<u64>(), duration::format(wait));
     if total == 0 && failing.is_empty() {
-        return if arguments.place.json { Ok(()) } else { say(&format!("none died again within {waited}\n")) };
+        return if arguments.call.json { Ok(()) } else { say(&format!("none died again within {waited}\n")) };
     }
     let mut causes: Vec<(String, u64)> = causes.into_iter().collect();
     causes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

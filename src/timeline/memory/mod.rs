@@ -68,7 +68,7 @@ pub enum InjectedFault {
     /// The timeline refuses the call with this error text.
     Refused(String),
     /// The task is in another lane at each attempt.
-    Moving,
+    LaneChanged,
 }
 
 impl MemoryTimeline {
@@ -143,7 +143,7 @@ impl MemoryTimeline {
             let fault = self.fault(verb).or_else(silent).filter(|fault| *fault != InjectedFault::Nothing);
             match fault {
                 Some(InjectedFault::Refused(detail)) => return Err(TimelineError::Refused(detail)),
-                Some(InjectedFault::Moving) => return Err(TimelineError::Moving),
+                Some(InjectedFault::LaneChanged) => return Err(TimelineError::LaneChanged),
                 _ => {}
             }
             let answer = (fault != Some(InjectedFault::CallLost)).then(|| self.run(shard, step));

@@ -162,11 +162,11 @@ impl RedisTimeline {
                     if call.repeats && sends < MAX_SENDS && Instant::now() < last_send {
                         continue;
                     }
-                    TimelineError::Moving
+                    TimelineError::LaneChanged
                 }
                 Err(CallError::Unanswered(reason)) => {
                     lost.add(reason, expiry);
-                    TimelineError::Moving
+                    TimelineError::LaneChanged
                 }
             };
             return Err(lost.unknown_or(error).await);

@@ -41,7 +41,7 @@ impl Request for PauseTask<'_> {
         };
         call.time("not_after", self.not_after)
             .arg("id", self.id.as_str())
-            .arg("verb", verb)
+            .arg("action", verb)
             .arg("about", about)
             .arg("wake", keys.wake())
             .lanes(lanes);
@@ -85,7 +85,7 @@ impl Request for PauseLane<'_> {
         };
         call.time("not_after", self.not_after)
             .arg("lane", lane(lanes))
-            .arg("verb", verb)
+            .arg("action", verb)
             .arg("until", until.map_or(0, Timestamp::as_millis))
             .arg("about", about);
     }

@@ -118,7 +118,7 @@ impl RedisTimeline {
         answers
             .into_iter()
             .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| if written { in_part(&TimelineError::Moving) } else { TimelineError::Moving })
+            .ok_or_else(|| if written { in_part(&TimelineError::LaneChanged) } else { TimelineError::LaneChanged })
     }
 }
 

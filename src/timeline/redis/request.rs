@@ -74,7 +74,7 @@ impl RedisTimeline {
             self.remember(&lane);
             lanes.push(lane);
         }
-        Err(TimelineError::Moving)
+        Err(TimelineError::LaneChanged)
     }
 
     async fn reply<R: Request>(&self, shard: Shard, lanes: &[Lane], request: &R) -> Result<Reply, TimelineError> {

@@ -34,7 +34,7 @@ impl Request for Get<'_> {
     fn decode(&self, mut reply: Reply) -> Result<Option<StoredTask>, TimelineError> {
         match reply.code {
             Code::Unknown => Ok(None),
-            Code::Held => {
+            Code::Found => {
                 let fields = reply.fields();
                 let record = fields.bytes()?;
                 let score = fields.number()?;

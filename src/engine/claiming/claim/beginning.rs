@@ -23,7 +23,7 @@ enum NotPublished {
 impl ClaimState {
     /// Parses the records, publishes, and starts to compute the next dues while the sink works.
     pub(super) fn begin(&mut self) {
-        let overdue = self.claim.context.config.overdue;
+        let overdue = self.claim.context.config.catch_up;
         let (mut records, mut ahead) = (Vec::new(), Vec::new());
         for index in 0..self.flights.len() {
             let flight = &mut self.flights[index];
@@ -64,7 +64,7 @@ impl ClaimState {
             let detail = format!("{crashes} of its claims expired");
             return Some(NotPublished::Dead(Reason::Poison, detail));
         }
-        if flight.is_passed_over(record, context.config.overdue) {
+        if flight.is_passed_over(record, context.config.catch_up) {
             return Some(NotPublished::PassedOver);
         }
         let mut destinations = lane.sink.destinations.lock();
