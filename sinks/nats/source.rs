@@ -11,10 +11,10 @@ use std::time::Duration;
 use async_nats::{HeaderMap, StatusCode, Subject};
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::StreamExt;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::inbox::{NatsConnection, NatsReply};
 use super::{Nats, request};
@@ -29,6 +29,13 @@ const PULL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How much longer a pull may take until the server reports that no messages arrived.
 const PULL_MARGIN: Duration = Duration::from_millis(500);
+
+/// How long a read that has messages waits for the next one of its pull. The server sends them one by one, and small reads
+/// would cost the timeline and the server more calls.
+const GATHER_PAUSE: Duration = Duration::from_millis(1);
+
+/// Maximum time from the first message of a read to its end.
+const MAX_GATHER_TIME: Duration = Duration::from_millis(10);
 
 /// Maximum number of bytes of one read, beyond the first message.
 const MAX_READ_BYTES: usize = 8 << 20;
@@ -156,6 +163,7 @@ impl Pulling {
             // The answer of the pull was lost.
             self.expected = 0;
         }
+        let end = Instant::now() + MAX_GATHER_TIME;
         while let Some(arrived) = next {
             if !self.connection.alive() {
                 return Err(Away::from(self.connection.end_words()).into());
@@ -177,7 +185,11 @@ impl Pulling {
                 }
             }
             let is_full = taken.len() >= max || bytes >= MAX_READ_BYTES || self.expected == 0;
-            next = if is_full { None } else { self.messages.next().now_or_never() };
+            if is_full {
+                break;
+            }
+            let until = end.min(Instant::now() + GATHER_PAUSE);
+            next = timeout_at(until, self.messages.next()).await.ok();
         }
         Ok(taken)
     }
