@@ -135,9 +135,7 @@ if #ended > 0 then
   if redis.call('HLEN', counts) > 0 then
     redis.call('HDEL', counts, unpack(ended))
   end
-  if any_mark then
-    redis.call('HDEL', crashes, unpack(ended))
-  end
+  call_with(any_mark and ended or {}, 'HDEL', crashes)
   call_with(any_pause and ended or {}, 'HDEL', KEYS[12])
 end
 if #nexts > 0 then
