@@ -78,7 +78,7 @@ fn herd(sink: &str) {
 }
 
 fn door(sink: &str) {
-    let report = figures(&["door", "--sink", sink, "--tasks", "1000", "--rate", "100"], &[]);
+    let report = figures(&["door", "--sink", sink, "--tasks", "20000", "--rate", "100"], &[]);
     for name in ["door_per_second", "consumer_per_second", "batch_per_second", "stored_p99_ms"] {
         assert!(number(&report, "figures", name) > 0.0, "{report:#}");
     }

@@ -35,6 +35,7 @@ pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -
     report.figure(name("tasks_per_second"), past.per_second(), "from the due to the last accepted");
     report.figure(name(SCRIPTS), past.script_us(), "time of all masters in scripts for an occurrence");
     report.figure(name(REDIS_CPU), past.redis_us(), "CPU of all masters for an occurrence");
+    report.figure(name("calls"), past.calls(), "calls of scripts for an occurrence");
     report.figure(name("instance_us"), past.instance_us(), "CPU of the instances for an occurrence");
     let cpu_us = past.redis_us().zip(past.instance_us()).map(|(redis, instance)| redis + instance);
     let text = "occurrences of a core each second, if it does nothing else";

@@ -104,6 +104,7 @@ async fn start(setup: &BenchSetup, from: &str, out: &str) -> anyhow::Result<Flee
 /// Waits until the door has put all. It may have put some before: they do not count.
 async fn door(setup: &BenchSetup, options: &Options, fleet: &Fleet) -> anyhow::Result<Part> {
     let early = put::count(setup).await?;
+    ensure!(early < options.tasks, "the door had put all messages when the instance served: give more `--tasks`");
     let (begun, before) = (Instant::now(), fleet.cpu());
     let (mut last, mut progress) = (early, begun);
     loop {

@@ -77,6 +77,8 @@ pub(super) struct BurstResult {
     pub(super) instance_cpu: Option<Duration>,
     /// The time of Redis in scripts of the instances.
     scripts: Option<Duration>,
+    /// The calls of these scripts.
+    calls: f64,
     tasks: u64,
 }
 
@@ -202,6 +204,7 @@ impl Burst {
         clock.sleep_until(self.due.minus(MEASURE_LEAD)).await;
         let (redis_before, instance_before) = (setup.probe.cpu().await?, self.fleet.cpu());
         let scripts_before = setup.probe.spent_in(EVALSHA).await?;
+        let calls_before = setup.probe.calls_of(EVALSHA).await?;
         clock.sleep_until(self.due).await;
         let broker_side = setup.broker_side()?;
         let progress = |count: u64| tell(count as f64 / load.messages() as f64, "publishing");
@@ -212,6 +215,7 @@ impl Burst {
             redis_cpu: spent(redis_before, setup.probe.cpu().await?),
             instance_cpu: spent(instance_before, self.fleet.cpu()),
             scripts: spent(scripts_before, setup.probe.spent_in(EVALSHA).await?),
+            calls: setup.probe.calls_of(EVALSHA).await? - calls_before,
             tasks: load.tasks,
         })
     }
@@ -285,6 +289,11 @@ impl BurstResult {
     /// Time of Redis in scripts per occurrence, in us.
     pub(super) fn script_us(&self) -> Option<f64> {
         each(self.scripts, self.tasks)
+    }
+
+    /// Calls of scripts per occurrence.
+    pub(super) fn calls(&self) -> f64 {
+        self.calls / self.tasks.max(1) as f64
     }
 
     /// CPU time of the instances per occurrence, in us.
