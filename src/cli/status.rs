@@ -212,10 +212,12 @@ fn table(stats: &StatsView) -> String {
 fn shown_lateness(ms: f64) -> String {
     /// The upper bound of the last bucket.
     const MAX: Duration = Duration::from_secs(600);
-    match Duration::from_secs_f64(ms / 1000.0) {
-        late if late >= MAX => format!(">{}", duration::format(MAX)),
-        late if late.as_secs() > 0 => duration::format(Duration::from_secs(late.as_secs())),
-        _ => format!("{ms:.1}ms"),
+    match Duration::try_from_secs_f64(ms / 1000.0) {
+        Ok(late) if late >= MAX => format!(">{}", duration::format(MAX)),
+        Ok(late) if late.as_secs() > 0 => duration::format(Duration::from_secs(late.as_secs())),
+        Ok(_) => format!("{ms:.1}ms"),
+        // No instance sends such a number.
+        Err(_) => "-".to_owned(),
     }
 }
 

@@ -35,7 +35,11 @@ pub fn parse(text: &str) -> Result<Duration, BadDuration> {
         let letters = more.bytes().take_while(u8::is_ascii_alphabetic).count();
         let (unit, more) = more.split_at(letters);
         if number.is_empty() {
-            return Err(bad(if rest.starts_with('-') { "it is negative" } else { "a number is missing" }));
+            return Err(bad(match rest.chars().next() {
+                Some('-') => "it is negative",
+                Some(' ') => "there is a space in it",
+                _ => "a number is missing",
+            }));
         }
         if unit.is_empty() {
             return Err(bad(match more.chars().next() {

@@ -40,6 +40,10 @@ fn a_missing_layout_is_written_again_and_a_different_layout_ends_the_instance() 
     drop(other);
     let again = stored(&redis).expect("a layout");
     assert!(again != own && again.starts_with("1 "), "{again}");
+    // A backup is restored: that is no second loss.
+    ::redis::cmd("SET").arg("punctual:{default}:layout").arg(&own).exec(&mut redis.connect()).unwrap();
+    std::thread::sleep(Duration::from_secs(7));
+    assert_eq!(instance.api().metric("punctual_timeline_lost_total"), 1.0);
     let own = again.rsplit_once(' ').expect("a mark").0.to_owned();
 
     ::redis::cmd("SET").arg("punctual:{default}:layout").arg("1 8").exec(&mut redis.connect()).unwrap();

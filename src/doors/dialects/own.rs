@@ -46,7 +46,7 @@ const SCHEDULES: [&str; 4] = ["in", "at", "every", "cron"];
 /// The headers of a message.
 #[derive(Default)]
 struct Headers<'m> {
-    /// Those of [`FIELDS`], with their names without the prefix, each once.
+    /// Those of [`FIELDS`], with their names without the prefix, in the order of the message. If one is repeated, the first counts.
     fields: Vec<(&'static str, Cow<'m, str>)>,
     id: Option<&'m str>,
     verb: Option<&'m str>,

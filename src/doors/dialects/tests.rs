@@ -194,6 +194,7 @@ fn a_message_with_a_fault_is_rejected_with_the_code_of_the_api_and_the_name_of_t
         (&["punctual-every: 1h", "punctual-end: 1795262300000"], "end_before_first", "punctual-end: "),
         (&["punctual-in: 1s", "punctual-retry: {"], "not_json", "punctual-retry: "),
         (&["punctual-in: 1s", "punctual-retry: {\"max\": -1}"], "out_of_range", "punctual-retry: "),
+        (&["punctual-in: 1s", "punctual-retry: {\"max\": 1, \"max\": 2}"], "duplicate_field", "punctual-retry: "),
         (&["punctual-in: 1s", "punctual-lane: A B"], "bad_lane", "punctual-lane: "),
         (&["punctual-in: 1s", "punctual-catch-up: some"], "bad_value", "punctual-catch-up: "),
         (&["punctual-in: 1s", "punctual-do: jump"], "bad_value", "punctual-do: `jump`"),

@@ -2,10 +2,10 @@
 //! message was accepted or failed there for ten minutes.
 //!
 //! A destination is at fault in two cases: the sink says so (unknown, without a stream, not authorised, full), or it has
-//! accepted nothing since a failure while the sink accepted messages for others. If it is refusing, because it is full or overloaded,
-//! its messages wait without end. Otherwise it is given up once messages have failed there for `patience`. Its messages are then dead,
-//! except for one trial every few seconds until one is accepted. Only observed failures count: time without attempts,
-//! or with an unavailable sink, does not count against a destination.
+//! accepted nothing since a failure while the sink accepted messages for others. If it is refusing, because it is full or
+//! overloaded, its messages wait without end. Otherwise it is given up once messages have failed there for `patience`. Its
+//! messages are then dead, except for one trial every few seconds until one is accepted. Only observed failures count:
+//! time without attempts, or with an unavailable sink, does not count against a destination.
 //!
 //! A destination is new until it accepts a message. A caller can make up any number of new names. If more than a
 //! hundred new destinations fail, they share one `patience`. Once they have failed for that long, each further one is

@@ -2,7 +2,7 @@
 //! not see each other's tasks, so an instance refuses a Redis that stores another one. A Redis that had the layout and has
 //! none any more has lost the timeline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ use crate::timeline::{Glance, GlanceRequest, TimelineError};
 /// glances this stays within the budget of the bench `idle`.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Replaces one layout by another, unless a third one is stored; the mark behind it stays. Begins with a delete of a key that never exists, because a
-/// full Redis then lets the write pass.
+/// Replaces one layout by another, unless a third one is stored; the mark behind it stays. Begins with a delete of a key
+/// that never exists, because a full Redis then lets the write pass.
 const ALLOW_PAUSES: &str = "redis.call('DEL', KEYS[2])
 local layout = redis.call('GET', KEYS[1]) or ''
 local rest = string.sub(layout, #ARGV[1] + 1)
@@ -37,8 +37,8 @@ return redis.call('GET', KEYS[1])";
 pub(super) struct LastKnown {
     /// Number of tasks by shard and lane.
     tasks: Mutex<BTreeMap<(Shard, Lane), TaskCount>>,
-    /// The mark in the stored layout.
-    mark: Mutex<Option<String>>,
+    /// The marks of the layouts that were stored: more than one if a timeline was lost.
+    marks: Mutex<BTreeSet<String>>,
     /// When the timeline was found to be lost.
     lost: Mutex<Option<Instant>>,
 }
@@ -69,10 +69,12 @@ impl LastKnown {
         self.tasks.lock().values_mut().for_each(|count| count.most = count.latest);
     }
 
-    /// Notes the mark of the stored layout. Returns whether it was another one before.
-    fn is_other_mark(&self, mark: &str) -> bool {
-        let former = self.mark.lock().replace(mark.to_owned());
-        former.is_some_and(|former| former != mark)
+    /// Notes the mark of the stored layout. Returns whether other marks are known and this one is not. One that is known is
+    /// that of a backup that was restored.
+    fn is_new_mark(&self, mark: &str) -> bool {
+        let mut marks = self.marks.lock();
+        let has_others = !marks.is_empty();
+        marks.insert(mark.to_owned()) && has_others
     }
 
     /// How long ago the timeline was found to be lost, if it was.
@@ -162,8 +164,8 @@ impl Layout {
     }
 
     /// Stores this layout if there is none yet. If it was `known` to be stored, or another instance has stored it anew, the
-    /// timeline is lost, which is logged and counted. At the first check it logs how many tasks the timeline has. The inner error means that another layout is
-    /// stored.
+    /// timeline is lost, which is logged and counted. At the first check it logs how many tasks the timeline has. The inner
+    /// error means that another layout is stored.
     pub(super) async fn check(&self, session: &Session, known: bool) -> Result<Result<(), RedisError>, String> {
         let get = redis::cmd("GET").arg(&self.key).to_owned();
         let mut found = self.ask(session, &get).await?;
@@ -186,9 +188,9 @@ impl Layout {
             let (namespace, found) = (self.namespace.clone(), keys::without_mark(&found).to_owned());
             return Ok(Err(RedisError::Layout { namespace, found, wanted }));
         }
-        let is_other = self.last_known.is_other_mark(keys::layout_mark(&found));
-        if is_other && !is_missing {
-            self.report_lost("another instance has written a new layout");
+        let is_new = self.last_known.is_new_mark(keys::layout_mark(&found));
+        if is_new && !is_missing {
+            self.report_lost("another layout has taken the place of the known one");
         } else if !is_missing {
             self.last_known.confirm();
         }
@@ -222,6 +224,7 @@ impl Layout {
         if keys::has_layout(&found, &after) {
             return Ok(());
         }
+        let found = keys::without_mark(&found);
         Err(TimelineError::Away(format!("its layout is `{found}`, not that of this instance")))
     }
 
