@@ -87,7 +87,7 @@ impl<V> RecentMap<V> {
         self.entries.is_empty()
     }
 
-    /// Removes expired entries, unless it did within the last quarter of `expiry` or the last 10 s.
+    /// Removes expired entries, unless it did so within the last 10 s, or a quarter of `expiry` if that is shorter.
     pub fn sweep(&mut self, now: Instant) {
         let interval = (self.expiry / 4).min(MAX_SWEEP_INTERVAL);
         if self.last_sweep.is_some_and(|last| now.duration_since(last) < interval) {

@@ -2,8 +2,8 @@
 //! a cluster, with or without TLS. <https://redis.io/docs/latest/develop/reference/sentinel-clients/>
 //!
 //! [`RedisAccess::connect`] asks the Sentinels for the master, one after the other, until one names a server that
-//! reports itself to be a master. A Sentinel that does not answer does not delay the next one, which is asked in
-//! parallel. A connection does not follow a failover: a caller that gets `READONLY`, or loses the connection, makes a
+//! reports itself to be a master. A Sentinel that does not answer delays the next one by a part of the limit only; then
+//! both are asked in parallel. A connection does not follow a failover: a caller that gets `READONLY`, or loses the connection, makes a
 //! new one.
 
 use std::io;
@@ -242,7 +242,7 @@ impl RedisAccess {
         config: AsyncConnectionConfig,
         limit: Duration,
     ) -> Result<Commands, Away> {
-        // A server without TLS waits for more bytes of what looks like an incomplete command.
+        // A server without TLS takes our handshake for an incomplete command, and waits for the rest.
         let hint = if self.connector.is_some() { ", if it speaks TLS there at all" } else { "" };
         let silent = || Away::new(Cause::Unreachable, format!("no answer within {limit:?}{hint}"));
         let until = Instant::now() + limit;
@@ -305,7 +305,7 @@ impl RedisAccess {
         let server = &commands.server;
         let subscribing = async {
             let stream = self.stream(server, socket).await?;
-            PubSub::new(&self.log_in()?, stream).await.map_err(|error| away(&error))
+            PubSub::new(&self.login()?, stream).await.map_err(|error| away(&error))
         };
         let silent = |_| Err(format!("no answer within {limit:?}").into());
         let made = timeout(limit, subscribing).await.unwrap_or_else(silent);
@@ -340,7 +340,7 @@ impl RedisAccess {
         config: AsyncConnectionConfig,
     ) -> Result<Commands, Away> {
         let stream = self.stream(server, socket).await?;
-        commands(server, &self.log_in()?, stream, config).await
+        commands(server, &self.login()?, stream, config).await
     }
 
     /// Adds the address of a server that the URL does not contain.
@@ -358,12 +358,12 @@ impl RedisAccess {
         master: &str,
     ) -> Result<(String, u16), Away> {
         let stream = self.stream(sentinel, socket).await?;
-        let mut log_in = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
         if let Some(password) = &self.sentinel_password {
-            log_in = log_in.set_password(password.expose_secret());
+            login = login.set_password(password.expose_secret());
         }
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let commands = commands(sentinel, &log_in, stream, config).await?;
+        let commands = commands(sentinel, &login, stream, config).await?;
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("get-master-addr-by-name").arg(master);
         let answer = ask.query_async::<Option<(String, u16)>>(&mut commands.connection.clone()).await;
@@ -386,7 +386,7 @@ impl RedisAccess {
     }
 
     /// User and password. The password is read now, because it may have been replaced.
-    fn log_in(&self) -> Result<RedisConnectionInfo, Away> {
+    fn login(&self) -> Result<RedisConnectionInfo, Away> {
         let mut info = RedisConnectionInfo::default().set_db(self.database);
         if let Some(user) = &self.target.user {
             // Redis 7.2 and newer would refuse `CLIENT SETINFO` to a user with minimal permissions, and log that.
@@ -420,11 +420,11 @@ impl RedisSocket {
 
 async fn commands(
     server: &(String, u16),
-    log_in: &RedisConnectionInfo,
+    login: &RedisConnectionInfo,
     stream: Box<dyn Stream>,
     config: AsyncConnectionConfig,
 ) -> Result<Commands, Away> {
-    let made = MultiplexedConnection::new_with_config(log_in, stream, config).await;
+    let made = MultiplexedConnection::new_with_config(login, stream, config).await;
     let (connection, driver) = made.map_err(|error| away(&error))?;
     let driver = tokio::spawn(driver);
     Ok(Commands { connection, server: server.clone(), driver, ended: AtomicBool::new(false) })

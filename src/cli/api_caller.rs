@@ -186,7 +186,7 @@ pub(super) fn refused(client: &Client, answer: &ApiAnswer, doing: &str, json: bo
         return failure;
     }
     let problem = problem(answer);
-    // Only a task in flight is free again in a moment.
+    // A 409 is reported as "try again soon", which is true only for a task in flight. These two do not change by waiting.
     let status = if ["last", "not_next"].contains(&problem.code.as_str()) { 422 } else { answer.status };
     let failure = client.refused(status, doing, &format!("{}{}", problem.detail, faults(&problem.errors)));
     if [404, 409, 412, 422].contains(&status) { failure.about_task() } else { failure }
@@ -197,7 +197,7 @@ pub(super) fn problem(answer: &ApiAnswer) -> ProblemView {
     serde_json::from_str(&answer.text).unwrap_or_default()
 }
 
-/// Adds the query parameters that are given to a path.
+/// Adds to a path those query parameters that have a value.
 pub(super) fn with_query<'a>(
     path: &str,
     parameters: impl IntoIterator<Item = (&'a str, &'a Option<String>)>,
@@ -206,7 +206,7 @@ pub(super) fn with_query<'a>(
     for (name, value) in parameters {
         if let Some(value) = value {
             path.push(if path.contains('?') { '&' } else { '?' });
-            path.push_str(&format!("{name}={}", path_segment(value)));
+            path.push_str(&format!("{name}={}", escaped(value)));
         }
     }
     path
@@ -220,7 +220,7 @@ pub(super) fn members<'a>(
     parameters.into_iter().filter_map(given).collect()
 }
 
-/// A text as part of a path. Invalid characters are escaped, so that the API can report them.
-pub(super) fn path_segment(text: &str) -> String {
+/// A text as a segment of a path, or a value in a query. Invalid characters are escaped, so that the API can report them.
+pub(super) fn escaped(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }

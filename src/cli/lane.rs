@@ -5,7 +5,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::api_caller::{ApiCaller, CallArguments, members, path_segment};
+use super::api_caller::{ApiCaller, CallArguments, escaped, members};
 use super::out::{self, Printable};
 use super::{Failure, say};
 use crate::clock::{Clock, LocalClock, Timestamp};
@@ -73,8 +73,7 @@ async fn call(arguments: &LaneArguments, verb: &str, body: Map<String, Value>) -
     let LaneArguments { lane, call } = arguments;
     let caller = ApiCaller::new(call)?;
     let shown = Printable::from(lane.clone());
-    let (path, doing) =
-        (format!("/v1/lanes/{}/{verb}", path_segment(lane)), format!("cannot {verb} the lane `{shown}`"));
+    let (path, doing) = (format!("/v1/lanes/{}/{verb}", escaped(lane)), format!("cannot {verb} the lane `{shown}`"));
     let (answer, view) =
         caller.call::<LaneAnswerView>(Method::POST, &path, Some(Value::from(body).to_string()), &doing).await?;
     if call.json {

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::api_caller::{ApiCaller, CallArguments, path_segment};
+use super::api_caller::{ApiCaller, CallArguments, escaped};
 use super::client::{ApiAnswer, Client};
 use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
@@ -316,7 +316,7 @@ async fn call(
     let caller = ApiCaller::new(with)?;
     let doing = format!("cannot {verb} the task `{}`", Printable::from(id.to_owned()));
     let looks = method == Method::GET;
-    let path = format!("/v1/tasks/{}{query}", path_segment(id));
+    let path = format!("/v1/tasks/{}{query}", escaped(id));
     let answer = caller.answer_with(method, &path, headers, body, &doing).await?;
     let view: AnswerView = caller.view(&answer, &doing)?;
     match if looks { view.status.as_str() } else { view.result.as_str() } {

@@ -5,7 +5,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::api_caller::{ApiCaller, CallArguments, for_each, members, path_segment, problem};
+use super::api_caller::{ApiCaller, CallArguments, escaped, for_each, members, problem};
 use super::confirm::confirm;
 use super::out::{self, Printable};
 use super::task_list::FilterArguments;
@@ -206,8 +206,7 @@ async fn each(
 ) -> Result<(), Failure> {
     let call = async |id: &str| {
         let shown = Printable::from(id.to_owned());
-        let (path, doing) =
-            (format!("/v1/tasks/{}", path_segment(id)), format!("cannot {} the task `{shown}`", act.verb()));
+        let (path, doing) = (format!("/v1/tasks/{}", escaped(id)), format!("cannot {} the task `{shown}`", act.verb()));
         let (answer, view) = match act {
             TaskAct::Cancel => caller.call::<OneView>(Method::DELETE, &path, None, &doing).await?,
             TaskAct::Pause | TaskAct::Resume => {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::api_caller::{ApiCaller, CallArguments, PAGE_ENTRIES, path_segment, problem};
+use super::api_caller::{ApiCaller, CallArguments, PAGE_ENTRIES, escaped, problem};
 use super::out::{self, Printable};
 use super::task_list::FilterArguments;
 use super::{Failure, tell};
@@ -171,7 +171,7 @@ enum ListedTask {
 /// Gets a listed task.
 async fn task(caller: &ApiCaller<'_>, id: String) -> Result<ListedTask, Failure> {
     let doing = format!("cannot export the task `{}`", Printable::from(id.clone()));
-    let answer = caller.answer(Method::GET, &format!("/v1/tasks/{}", path_segment(&id)), None, &doing).await?;
+    let answer = caller.answer(Method::GET, &format!("/v1/tasks/{}", escaped(&id)), None, &doing).await?;
     match answer.status {
         404 => return Ok(ListedTask::Ended),
         500 => {

@@ -5,7 +5,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::api_caller::{ApiCaller, CallArguments, for_each, path_segment};
+use super::api_caller::{ApiCaller, CallArguments, escaped, for_each};
 use super::out::{self, Printable};
 use super::{Failure, say};
 
@@ -60,7 +60,7 @@ pub(super) async fn trigger(arguments: &TaskIdsArguments) -> Result<(), Failure>
     let caller = ApiCaller::new(&arguments.call)?;
     let act = async |id: &str| {
         let doing = format!("cannot trigger the task `{}`", Printable::from(id.to_owned()));
-        let path = format!("/v1/tasks/{}/trigger", path_segment(id));
+        let path = format!("/v1/tasks/{}/trigger", escaped(id));
         let (answer, view) =
             caller.call::<TriggerAnswerView>(Method::POST, &path, Some("{}".to_owned()), &doing).await?;
         if arguments.call.json {
@@ -87,7 +87,7 @@ pub(super) async fn skip(arguments: &SkipArguments) -> Result<(), Failure> {
     let caller = ApiCaller::new(&arguments.call)?;
     let act = async |id: &str| {
         let doing = format!("cannot skip the next occurrence of the task `{}`", Printable::from(id.to_owned()));
-        let path = format!("/v1/tasks/{}", path_segment(id));
+        let path = format!("/v1/tasks/{}", escaped(id));
         // Somebody else may skip it at the same time: then it is not the next one any more.
         let due = match due {
             Some(due) => due.clone(),

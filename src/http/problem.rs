@@ -237,7 +237,7 @@ impl From<TimelineError> for Problem {
         let code = match &error {
             TimelineError::Late => "timeline_late",
             TimelineError::Refused(_) | TimelineError::LaneChanged => "timeline_refused",
-            TimelineError::Away(_) => "timeline_unavailable",
+            TimelineError::Unavailable(_) => "timeline_unavailable",
             TimelineError::Unknown(_) | TimelineError::Unconfirmed(_) => "timeline_unknown",
             TimelineError::Broken(_) => {
                 tracing::error!(%error, "a request failed");
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn the_reason_of_a_503_shows_no_password() {
-        let error = TimelineError::Away("cannot reach redis://me:hunter2@host:1/: refused".into());
+        let error = TimelineError::Unavailable("cannot reach redis://me:hunter2@host:1/: refused".into());
         let problem = Problem::from(error);
         assert_eq!((problem.status.as_u16(), problem.code), (503, "timeline_unavailable"));
         assert_eq!(problem.detail, "the timeline is unavailable: cannot reach redis://***@host:1/: refused");

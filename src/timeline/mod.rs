@@ -245,7 +245,7 @@ pub enum TimelineError {
     LaneChanged,
     /// Nothing was written: there is no connection.
     #[error("the timeline is unavailable: {0}")]
-    Away(String),
+    Unavailable(String),
     /// The outcome is unknown, usually because no reply arrived. A call with a `not_after` took effect before this
     /// error, perhaps for some tasks only, or it never will. Any other call may still take effect.
     #[error("the timeline did not answer: {0}")]
@@ -265,7 +265,7 @@ impl TimelineError {
             TimelineError::Late => "late",
             TimelineError::Refused(_) => "refused",
             TimelineError::LaneChanged => "lane_changed",
-            TimelineError::Away(_) => "unavailable",
+            TimelineError::Unavailable(_) => "unavailable",
             TimelineError::Unknown(_) => "unknown",
             TimelineError::Unconfirmed(_) => "unconfirmed",
             TimelineError::Broken(_) => "broken",

@@ -14,8 +14,8 @@ const TASK: &str = r#"{"schedule":{"in":"15m"},"message":{"payload":{"a":1}}}"#;
 /// The id for the key `order-1`: the first 16 bytes of its SHA-256 as a version 8 UUID.
 const ORDER_1: &str = "0bafe221-56d2-898c-943b-86040446d366";
 
-/// One test per law and timeline.
-macro_rules! laws {
+/// One test per case and timeline.
+macro_rules! on_both_timelines {
     ($($law:ident),* $(,)?) => {
         $(mod $law {
             use super::*;
@@ -36,7 +36,7 @@ macro_rules! laws {
     };
 }
 
-laws![
+on_both_timelines![
     a_repeat_under_its_key_changes_nothing,
     another_body_under_a_key_is_refused,
     a_post_after_a_cancel_creates_the_task_again,

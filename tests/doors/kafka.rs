@@ -41,8 +41,8 @@ pub(super) fn config(timeline: &RedisServer, kafka: &KafkaServer, more: &str) ->
     )
 }
 
-/// Sends a message for each line, with these headers. With a `:` in a line, its beginning is the record key; an empty rest
-/// is no value.
+/// Sends a message for each line, with these headers. If the lines have a `:` and no `{`, the beginning of
+/// each is its record key; an empty rest is no value.
 pub(super) fn send(kafka: &KafkaServer, headers: &[&str], lines: &str) {
     let headers = headers.iter().flat_map(|header| ["-H", header]);
     let address = kafka.address();
@@ -203,7 +203,7 @@ fn a_stop_under_load_leaves_nothing_to_read_twice() {
     let lines: String = (0..5000).map(|number| format!("{number}\n")).collect();
     send(&kafka, &["punctual-in=1h"], &lines);
     instance.until("reading", |instance| results(instance, "created") > 0.0);
-    let done = std::thread::spawn({
+    let sender = std::thread::spawn({
         let (address, lines) = (kafka.address(), lines.clone());
         move || {
             let mut child = Command::new("kcat")
@@ -217,7 +217,7 @@ fn a_stop_under_load_leaves_nothing_to_read_twice() {
     });
     instance.signal("TERM");
     assert_eq!(instance.wait(), 0, "{}", instance.log());
-    assert!(done.join().expect("no panic").success());
+    assert!(sender.join().expect("no panic").success());
     let mut instance = Punctual::start(&config);
     let waiting = |instance: &Punctual| stats(instance)["lanes"]["default"]["waiting"] == 10_000;
     instance.until("done", |instance| waiting(instance));

@@ -251,7 +251,7 @@ async fn a_door_waits_for_the_destination_of_rejected_messages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_door_without_a_destination_for_them_drops_rejected_messages_and_counts_them() {
+async fn rejected_messages_without_a_destination_are_dropped_and_counted() {
     let bed = Bed::start_with(|door| door.rejected = None);
     bed.send("1-0", 0, &["punctual-in: soon"]);
     bed.pass(10).await;
@@ -300,7 +300,7 @@ async fn a_door_that_waits_stops_at_once() {
     assert_eq!(bed.source.acknowledged(), Vec::<String>::new());
 }
 
-/// Reads succeed meanwhile, and do not hide it.
+/// Reads go on successfully; the status shows the failing acknowledgements all the same.
 #[tokio::test(start_paused = true)]
 async fn a_door_whose_acknowledgements_fail_is_not_up() {
     let bed = Bed::start();

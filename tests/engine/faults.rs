@@ -54,7 +54,6 @@ async fn an_engine_waits_for_a_timeline_that_is_away() {
 async fn occurrences_of_a_dead_instance_are_published_under_their_key_after_lease() {
     let bed = Bed::start();
     let shard = Shard::of(&id("x"), 1);
-    bed.engine.as_ref().unwrap();
     bed.timeline.set_link_down("the engine looks away");
     bed.pass(seconds(1)).await;
     bed.timeline.set_link_up();

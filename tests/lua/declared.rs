@@ -30,8 +30,8 @@ fn bound(source: &str) -> BTreeSet<String> {
     names
 }
 
-/// Functions whose keys are checked, with the number of keys. Keys come first, except after the list of `call_with` and
-/// after a command.
+/// Functions whose keys are checked, with the number of keys. Keys are the first arguments. Before them, `call_with` has
+/// a list and a command, and `redis.call`, `redis.pcall` and `first_write` have a command.
 const TAKE_KEYS: [(&str, usize); 16] = [
     ("redis.call(", 1),
     ("redis.pcall(", 1),
@@ -106,7 +106,7 @@ fn every_key_in_a_call_comes_from_keys() {
         let name = verb.as_str();
         assert!(text.contains("redis.call("), "{name}");
         assert_eq!(undeclared(text, &bound(text)), Vec::<String>::new(), "{name}");
-        // No name is bound a second time, and no key is built from strings.
+        // No name is bound a second time at the top level.
         for key in bound(text) {
             let again = format!("\n{key} = ");
             assert!(!source.contains(&again), "{name} binds {key} anew");

@@ -148,7 +148,7 @@ async fn a_timeline_starts_while_redis_is_away() {
     let refused = |link: &Link| matches!(link, Link::Down(reason) if reason.to_lowercase().contains("refused"));
     link_is(&timeline, refused).await;
     let away = put_now(&timeline, "a").await;
-    assert!(matches!(&away, Err(TimelineError::Away(reason)) if reason.contains("127.0.0.1:")), "{away:?}");
+    assert!(matches!(&away, Err(TimelineError::Unavailable(reason)) if reason.contains("127.0.0.1:")), "{away:?}");
     server.server.restart();
     assert_eq!(up(&timeline).await, 1);
     assert_eq!(put_now(&timeline, "a").await, Ok(PutResult::Created));
@@ -309,7 +309,7 @@ async fn a_connection_to_a_redis_that_hangs_is_given_up_and_made_again() {
         assert!(began.elapsed() < 10 * SHORT_TIMEOUT, "a look waits for no `not_after`");
     }
     link_is(&timeline, |link| matches!(link, Link::Down(_))).await;
-    assert!(matches!(timeline.get(shard(), &task("a")).await, Err(TimelineError::Away(_))));
+    assert!(matches!(timeline.get(shard(), &task("a")).await, Err(TimelineError::Unavailable(_))));
     server.server.signal("CONT");
     assert_eq!(up(&timeline).await, 2);
     assert_eq!(put_now(&timeline, "a").await, Ok(PutResult::Created));
@@ -396,7 +396,7 @@ async fn another_layout_is_refused_and_the_error_names_both() {
     assert!(matches!(&error, RedisError::Layout { found, wanted, .. } if found == "1 1" && wanted == "1 4"));
     let down = link_is(&second, |link| matches!(link, Link::Down(reason) if reason.contains("`1 4`"))).await;
     assert!(matches!(down, Link::Down(reason) if reason.contains("`1 1`")));
-    assert!(matches!(put_now(&second, "a").await, Err(TimelineError::Away(_))));
+    assert!(matches!(put_now(&second, "a").await, Err(TimelineError::Unavailable(_))));
 }
 
 #[tokio::test]
@@ -430,7 +430,7 @@ async fn the_first_pause_stores_a_layout_that_older_versions_refuse() {
     assert_eq!(stored().as_deref(), Some("2 1"));
     ::redis::cmd("SET").arg(&key).arg("3 1").exec(&mut server.connect()).unwrap();
     let refused = first.pause_lane(shard(), &lane, pause, soon()).await;
-    assert!(matches!(&refused, Err(TimelineError::Away(_))), "{refused:?}");
+    assert!(matches!(&refused, Err(TimelineError::Unavailable(_))), "{refused:?}");
 }
 
 #[tokio::test]

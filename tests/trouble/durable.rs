@@ -150,7 +150,7 @@ async fn confirmed_puts_are_on_the_replica_that_takes_over() {
                 match put(timeline, &id, SHORT).await {
                     Ok(_) => promised.lock().unwrap().push(id),
                     // The master is dead.
-                    Err(TimelineError::Away(_)) => return,
+                    Err(TimelineError::Unavailable(_)) => return,
                     Err(_) => {}
                 }
             }

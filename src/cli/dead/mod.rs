@@ -10,7 +10,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::api_caller::{ApiCaller, CallArguments, path_segment};
+use super::api_caller::{ApiCaller, CallArguments, escaped};
 use super::out::{self, Printable};
 use super::{Failure, say};
 
@@ -164,7 +164,7 @@ fn line(dead: &DeadView) -> String {
 async fn show(arguments: &ShowArguments) -> Result<(), Failure> {
     let caller = ApiCaller::new(&arguments.call)?;
     let doing = format!("cannot show the dead occurrence `{}`", Printable::from(arguments.key.clone()));
-    let path = format!("/v1/dead/{}", path_segment(&arguments.key));
+    let path = format!("/v1/dead/{}", escaped(&arguments.key));
     let (answer, _) = caller.call::<DeadView>(Method::GET, &path, None, &doing).await?;
     if arguments.call.json {
         return out::json(&answer.text);
@@ -205,7 +205,7 @@ async fn each(act: Act, caller: &ApiCaller<'_>, arguments: &ManyArguments) -> Re
     for key in &arguments.keys {
         let shown = Printable::from(key.clone());
         let doing = format!("cannot {} the dead occurrence `{shown}`", act.verb());
-        let path = format!("/v1/dead/{}", path_segment(key));
+        let path = format!("/v1/dead/{}", escaped(key));
         let (method, path, body) = match act {
             Act::Requeue => (Method::POST, format!("{path}/requeue"), Some("{}".to_owned())),
             Act::Discard => (Method::DELETE, path, None),

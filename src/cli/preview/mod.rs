@@ -83,9 +83,10 @@ fn of_file(arguments: &PreviewArguments, text: &str, now: Timestamp) -> Result<S
             .map_err(|error| refused(&[fault("not_json", format!("the file is not JSON: {error}"))]))?;
         return of_schedule(arguments, schedule.get(), now);
     };
-    // The flags count; the schedule is checked as part of its task, with all other faults of that.
+    // `id`, `from` and `count` come from the flags, read with a schedule that is not used. The schedule of the file is
+    // checked with its task, so that all faults of the task are reported.
     let asked =
-        spec::read_preview(arguments.question(r#"{"in":"1s"}"#).as_bytes(), now, None).map_err(|f| refused(&f))?;
+        spec::read_preview(arguments.request_body(r#"{"in":"1s"}"#).as_bytes(), now, None).map_err(|f| refused(&f))?;
     let read = spec::read(text.as_bytes(), &LIMITS, task.contains_key("id"), asked.from);
     let read = read.map_err(|faults| refused(&faults))?;
     let preview = Preview { schedule: read.task.schedule, id: asked.id.or(read.id), ..asked };
@@ -94,7 +95,7 @@ fn of_file(arguments: &PreviewArguments, text: &str, now: Timestamp) -> Result<S
 }
 
 fn of_schedule(arguments: &PreviewArguments, schedule: &str, now: Timestamp) -> Result<ScheduleDues, Failure> {
-    let preview = spec::read_preview(arguments.question(schedule).as_bytes(), now, None);
+    let preview = spec::read_preview(arguments.request_body(schedule).as_bytes(), now, None);
     let with_dues = |preview: Preview| Ok((preview.schedule.clone(), preview.dues().map_err(|fault| vec![fault])?));
     preview.and_then(with_dues).map_err(|faults| refused(&faults))
 }
@@ -120,13 +121,13 @@ fn refused(faults: &[Fault]) -> Failure {
 
 impl PreviewArguments {
     /// The request that the API would get.
-    fn question(&self, schedule: &str) -> String {
-        let mut question = format!(r#"{{"schedule":{schedule},"count":{}"#, self.count);
+    fn request_body(&self, schedule: &str) -> String {
+        let mut request_body = format!(r#"{{"schedule":{schedule},"count":{}"#, self.count);
         for (name, value) in [("id", &self.id), ("from", &self.from)] {
             if let Some(value) = value {
-                question += &format!(r#","{name}":{}"#, Value::from(value.as_str()));
+                request_body += &format!(r#","{name}":{}"#, Value::from(value.as_str()));
             }
         }
-        question + "}"
+        request_body + "}"
     }
 }

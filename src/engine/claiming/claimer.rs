@@ -244,7 +244,7 @@ impl Claimer {
     /// Handles a failed claim: returns the occurrences that it may have taken, or pauses before the next claim.
     async fn failed(&self, refused: &mut bool, token: Token, error: TimelineError) {
         match error {
-            TimelineError::Away(_) | TimelineError::Late | TimelineError::LaneChanged => {
+            TimelineError::Unavailable(_) | TimelineError::Late | TimelineError::LaneChanged => {
                 tokio::time::sleep(Duration::from_millis(50)).await
             }
             TimelineError::Refused(detail) => {

@@ -61,7 +61,7 @@ impl NewDestinations {
         self.last_failure = Some(now);
         if self.names.len() >= MAX_NEW_FAILING {
             match makes_it_refuse(fault) {
-                // A failure at a full destination does not extend the patience of missing destinations.
+                // A failure at a full or unavailable destination does not count against the patience of missing ones.
                 true => self.failures.observe(now, fault, patience),
                 false => self.failures.add(now, fault, patience),
             }

@@ -89,7 +89,7 @@ impl MemoryTimeline {
         }
     }
 
-    /// Lets every verb fail with [`TimelineError::Away`] from now on, for tests.
+    /// Lets every verb fail with [`TimelineError::Unavailable`] from now on, for tests.
     pub fn set_link_down(&self, detail: &str) {
         self.link.send_replace(Link::Down(detail.to_owned()));
     }
@@ -137,7 +137,7 @@ impl MemoryTimeline {
     ) -> Result<T, TimelineError> {
         let call = async {
             if let Link::Down(detail) = &*self.link.borrow() {
-                return Err(TimelineError::Away(detail.clone()));
+                return Err(TimelineError::Unavailable(detail.clone()));
             }
             let silent = || (self.node(shard) == Some(0)).then_some(InjectedFault::CallLost);
             let fault = self.fault(verb).or_else(silent).filter(|fault| *fault != InjectedFault::Nothing);
@@ -212,7 +212,7 @@ impl Timeline for MemoryTimeline {
 
     async fn send_beat(&self, beat: String) -> Result<(), TimelineError> {
         if let Link::Down(detail) = &*self.link.borrow() {
-            return Err(TimelineError::Away(detail.clone()));
+            return Err(TimelineError::Unavailable(detail.clone()));
         }
         if !self.loses_beats.load(Ordering::Relaxed) {
             // An error means that there is no receiver.

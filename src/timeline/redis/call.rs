@@ -135,7 +135,7 @@ impl RedisTimeline {
             };
             let session = match session {
                 Ok(session) => session,
-                Err(reason) => return Err(lost.unknown_or(TimelineError::Away(reason)).await),
+                Err(reason) => return Err(lost.unknown_or(TimelineError::Unavailable(reason)).await),
             };
             // On the clock of the server that gets the call.
             let expiry = not_after.map(|not_after| CallExpiry::new(session.time.clock(), not_after));
@@ -155,7 +155,7 @@ impl RedisTimeline {
                     }
                     TimelineError::Refused(detail(&error))
                 }
-                Err(CallError::Unsent(reason)) => TimelineError::Away(reason),
+                Err(CallError::Unsent(reason)) => TimelineError::Unavailable(reason),
                 Err(CallError::Ended(reason)) => {
                     sends += 1;
                     lost.add(reason, expiry);

@@ -246,7 +246,7 @@ impl RedisTimeline {
         // Taken before the call is sent: a later session may lead to another process, which does not know of the write.
         let until = Instant::now() + not_after.since(self.clock(shard).now());
         let routes = &self.nodes.routes;
-        let session = routes.session_by(Slot::of(shard), until).await.map_err(TimelineError::Away)?;
+        let session = routes.session_by(Slot::of(shard), until).await.map_err(TimelineError::Unavailable)?;
         let confirmations = session.confirmations().map_err(|detail| TimelineError::Refused(detail.to_owned()))?;
         let answer = call.await?;
         if answer.unsure().is_none() {

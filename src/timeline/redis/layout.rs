@@ -202,7 +202,7 @@ impl Layout {
 
     /// Whether the stored layout is that of a timeline with pauses.
     pub(super) async fn allows_pauses(&self, session: &Session) -> Result<bool, TimelineError> {
-        let found = self.ask(session, redis::cmd("GET").arg(&self.key)).await.map_err(TimelineError::Away)?;
+        let found = self.ask(session, redis::cmd("GET").arg(&self.key)).await.map_err(TimelineError::Unavailable)?;
         let found: String = redis::from_redis_value(found).unwrap_or_default();
         Ok(keys::has_layout(&found, &keys::layout_value_with_pauses(self.shards)))
     }
@@ -214,7 +214,7 @@ impl Layout {
     /// Nothing was paused: Redis did not answer, or it has lost its layout and this instance has not noticed yet.
     pub(super) async fn allow_pauses(&self, session: &Session) -> Result<(), TimelineError> {
         let (before, after) = (keys::layout_value(self.shards), keys::layout_value_with_pauses(self.shards));
-        let ask = async |command: &Cmd| self.ask(session, command).await.map_err(TimelineError::Away);
+        let ask = async |command: &Cmd| self.ask(session, command).await.map_err(TimelineError::Unavailable);
         let script: String = redis::from_redis_value(ask(redis::cmd("SCRIPT").arg("LOAD").arg(ALLOW_PAUSES)).await?)
             .map_err(|error| TimelineError::Broken(error.to_string()))?;
         let nothing = keys::nothing(&self.namespace);
@@ -225,7 +225,7 @@ impl Layout {
             return Ok(());
         }
         let found = keys::without_mark(&found);
-        Err(TimelineError::Away(format!("its layout is `{found}`, not that of this instance")))
+        Err(TimelineError::Unavailable(format!("its layout is `{found}`, not that of this instance")))
     }
 
     /// Reads the stored layout again and again while `has_layout` says that it is there, and stores it if it is missing.

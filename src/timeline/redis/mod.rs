@@ -256,11 +256,11 @@ impl Timeline for RedisTimeline {
 
     async fn send_beat(&self, beat: String) -> Result<(), TimelineError> {
         let routes = &self.nodes.routes;
-        let session = routes.session(routes.any()).map_err(TimelineError::Away)?;
+        let session = routes.session(routes.any()).map_err(TimelineError::Unavailable)?;
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(&self.beat_channel).arg(beat);
         let sent = session.ask(&publish, self.response_timeout, None).await;
-        sent.map(drop).map_err(|failure| TimelineError::Away(failure.to_string()))
+        sent.map(drop).map_err(|failure| TimelineError::Unavailable(failure.to_string()))
     }
 
     fn beats(&self) -> broadcast::Receiver<Arc<str>> {
@@ -384,7 +384,7 @@ impl Timeline for RedisTimeline {
             // Otherwise the reply may come from the process after it.
             match self.process(shard).await? == process {
                 true => Ok(Scanned { process, ..scanned }),
-                false => Err(TimelineError::Away("the connection was replaced".to_owned())),
+                false => Err(TimelineError::Unavailable("the connection was replaced".to_owned())),
             }
         };
         self.calls.count(Verb::Scan, scanned).await

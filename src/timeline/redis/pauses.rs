@@ -110,14 +110,14 @@ impl RedisTimeline {
     ) -> Result<bool, TimelineError> {
         let (routes, until) = (&self.nodes.routes, Instant::now() + self.response_timeout);
         let namespace = routes.namespace();
-        let mut session = routes.session_by(namespace, until).await.map_err(TimelineError::Away)?;
+        let mut session = routes.session_by(namespace, until).await.map_err(TimelineError::Unavailable)?;
         let mut allowed = self.layout.allows_pauses(&session).await;
-        if let Err(TimelineError::Away(detail)) = &allowed
+        if let Err(TimelineError::Unavailable(detail)) = &allowed
             && self.nodes.is_cluster()
         {
             // Another node may have the layout now.
             routes.away(namespace, &session, detail);
-            session = routes.session_by(namespace, until).await.map_err(TimelineError::Away)?;
+            session = routes.session_by(namespace, until).await.map_err(TimelineError::Unavailable)?;
             allowed = self.layout.allows_pauses(&session).await;
         }
         if allowed? {

@@ -47,6 +47,7 @@ impl Request for ScanRequest {
             let (id, score) = (rows.name()?, rows.number()?);
             tasks.push(ScannedTask::new(id, score));
         }
+        // The caller fills in `process`.
         Ok(Scanned { tasks, cursor, process: 0 })
     }
 }
@@ -117,11 +118,11 @@ impl RedisTimeline {
     pub(super) async fn process(&self, shard: Shard) -> Result<u32, TimelineError> {
         let until = Instant::now() + self.response_timeout;
         let session = self.nodes.routes.session_by(Slot::of(shard), until).await;
-        let session = session.map_err(TimelineError::Away)?;
+        let session = session.map_err(TimelineError::Unavailable)?;
         let ask = async || match server_process(&session, self.response_timeout).await {
             Ok(id) => Ok(id.get(..8).and_then(|id| u32::from_str_radix(id, 16).ok()).unwrap_or_else(rand::random)),
             Err(CallError::Refused(_)) => Ok(rand::random()),
-            Err(failure) => Err(TimelineError::Away(failure.to_string())),
+            Err(failure) => Err(TimelineError::Unavailable(failure.to_string())),
         };
         session.process.get_or_try_init(ask).await.copied()
     }

@@ -108,11 +108,11 @@ impl Session {
         self.broken.cancel();
     }
 
-    fn answered(&self) {
+    fn note_answer(&self) {
         self.silences.store(0, Ordering::Relaxed);
     }
 
-    pub(super) fn timed_out(&self, timeout: Duration) {
+    pub(super) fn note_silence(&self, timeout: Duration) {
         if self.silences.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_SILENCES {
             self.break_off(&format!("{MAX_SILENCES} answers in a row did not come within {timeout:?}"));
         }
@@ -145,7 +145,7 @@ impl Session {
         let answer = match tokio::time::timeout(timeout, &mut answer).await {
             Ok(answer) => Some(answer),
             Err(_) => {
-                self.timed_out(timeout);
+                self.note_silence(timeout);
                 match expiry {
                     None => None,
                     Some(expiry) => tokio::select! {
@@ -159,7 +159,7 @@ impl Session {
             None => Err(CallError::Unanswered(format!("no answer within {timeout:?}"))),
             Some(Ok(Value::ServerError(error))) => Err(self.refused(error)),
             Some(Ok(value)) => {
-                self.answered();
+                self.note_answer();
                 Ok(value)
             }
             Some(Err(error)) => match ServerError::try_from(error) {
@@ -174,15 +174,17 @@ impl Session {
     }
 
     fn refused(&self, error: ServerError) -> CallError {
-        self.answered();
+        self.note_answer();
         // Redis before 7.0 wraps an error that a script met into a message of its own.
-        let in_script = error.code() == "ERR" && error.details().is_some_and(|details| details.contains("-READONLY"));
-        // The server has become a replica, or no longer serves a slot. The address may already lead to its successor,
-        // so connect again. The next connection checks all slots.
+        let read_only_in_script =
+            error.code() == "ERR" && error.details().is_some_and(|details| details.contains("-READONLY"));
+        // In a cluster, the routes decide.
         if self.in_cluster {
             return CallError::Refused(error);
         }
-        if in_script || matches!(error.code(), "READONLY" | "MASTERDOWN" | "MOVED" | "ASK" | "CLUSTERDOWN") {
+        // The server has become a replica, or no longer serves a slot. The address may already lead to its successor,
+        // so connect again. The next connection checks all slots.
+        if read_only_in_script || matches!(error.code(), "READONLY" | "MASTERDOWN" | "MOVED" | "ASK" | "CLUSTERDOWN") {
             self.break_off(&detail(&error));
         }
         CallError::Refused(error)
@@ -193,7 +195,7 @@ impl Session {
 pub(super) enum CallError {
     /// The server replied with an error: nothing was written.
     Refused(ServerError),
-    /// No reply arrived in time. The server may still run the command.
+    /// No usable reply arrived in time. The server may still run the command.
     Unanswered(String),
     /// The connection ended. The server has run the command, or it never will, because it reads nothing more from a
     /// connection that it has closed. What a proxy still passes on arrives while the next connection logs in and loads
