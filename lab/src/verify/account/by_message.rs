@@ -116,7 +116,9 @@ impl ByMessage {
 impl Named {
     fn saw(&mut self, name: &str, message: &Message, is_rejected: bool) -> Result<bool, Broken> {
         let broken = |law, detail: String| Err((law, message.key.clone(), detail));
-        if is_rejected != self.is_bad {
+        // A put is rejected if its key is in flight with another message of its id.
+        let may_be_rejected = self.is_bad || (self.has_id && self.asked.len() > 1);
+        if is_rejected && !may_be_rejected || !is_rejected && self.is_bad {
             return broken("wrong_destination", format!("rejected: {is_rejected}"));
         }
         let Some(asked) = self.asked.iter_mut().find(|asked| asked.payload == message.payload) else {
@@ -249,8 +251,16 @@ mod tests {
         scenario.0.ask_badly("message-1", asked("one"));
         scenario.saw("in.0-7-99:1000000", "one");
         assert_eq!(scenario.broken(), ["lost", "wrong_destination"]);
-        let mut scenario = Scenario::new(false);
-        scenario.saw_in("", "one", true);
-        assert_eq!(scenario.broken(), ["lost", "wrong_destination"]);
+        for has_id in [false, true] {
+            let mut scenario = Scenario::new(has_id);
+            scenario.saw_in("", "one", true);
+            assert_eq!(scenario.broken(), ["lost", "wrong_destination"]);
+        }
+        // Another message of its id was in flight under its key.
+        let mut scenario = Scenario::new(true);
+        scenario.0.ask("message-1", true, asked("two"));
+        scenario.saw(&format!("message-1:{D}"), "one");
+        scenario.saw_in("", "two", true);
+        assert!(scenario.broken().is_empty());
     }
 }
