@@ -28,7 +28,7 @@ pub fn beats(namespace: &Namespace) -> String {
 }
 
 /// The beginning of the value of [`layout`] in a new timeline: `<layout version> <shards>`. A space and the
-/// [mark](layout_mark) follow.
+/// [mark](split_layout) follow.
 #[must_use]
 pub fn layout_value(shards: u16) -> String {
     format!("{LAYOUT_VERSION} {shards}")
@@ -43,26 +43,18 @@ pub fn layout_value_with_pauses(shards: u16) -> String {
 /// Whether this version of punctual, with this number of shards, can use a timeline with this value of [`layout`].
 #[must_use]
 pub fn is_own_layout(value: &str, shards: u16) -> bool {
-    [layout_value(shards), layout_value_with_pauses(shards)].iter().any(|own| has_layout(value, own))
+    let (version_and_shards, _) = split_layout(value);
+    version_and_shards == layout_value(shards) || version_and_shards == layout_value_with_pauses(shards)
 }
 
-/// Whether a value of [`layout`] begins with this version and number of shards.
+/// Splits a value of [`layout`] into `<layout version> <shards>` and the mark: random digits, by which an instance sees that
+/// another timeline has taken the place of the one that it knew. The mark is empty in a timeline of an older version.
 #[must_use]
-pub fn has_layout(value: &str, beginning: &str) -> bool {
-    value.strip_prefix(beginning).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-}
-
-/// A value of [`layout`] without its [mark](layout_mark), for error texts.
-#[must_use]
-pub fn without_mark(value: &str) -> &str {
-    value.strip_suffix(layout_mark(value)).unwrap_or(value).trim_end()
-}
-
-/// The mark in a value of [`layout`]: random digits, by which an instance sees that another timeline has taken the place of
-/// the one that it knew. Empty in a timeline of an older version.
-#[must_use]
-pub fn layout_mark(value: &str) -> &str {
-    value.splitn(3, ' ').nth(2).unwrap_or_default()
+pub fn split_layout(value: &str) -> (&str, &str) {
+    match value.match_indices(' ').nth(1) {
+        Some((at, _)) => (&value[..at], &value[at + 1..]),
+        None => (value, ""),
+    }
 }
 
 /// The keys of one shard, all in one hash slot.
@@ -253,6 +245,6 @@ mod tests {
         {
             assert_eq!(is_own_layout(value, 64), is_own, "{value}");
         }
-        assert_eq!((layout_mark("2 64 ab"), layout_mark("1 64")), ("ab", ""));
+        assert_eq!((split_layout("2 64 ab"), split_layout("1 64")), (("2 64", "ab"), ("1 64", "")));
     }
 }

@@ -82,7 +82,7 @@ pub(super) async fn check_layout(config: &RedisConfig, session: &Session) -> Res
                 return Ok(true);
             }
             let (namespace, wanted) = (config.namespace.clone(), keys::layout_value(config.shards));
-            let found = keys::without_mark(&found).to_owned();
+            let found = keys::split_layout(&found).0.to_owned();
             Err(ServerCheckError::Redis(RedisError::Layout { namespace, found, wanted }))
         }
     }

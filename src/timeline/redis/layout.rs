@@ -185,14 +185,15 @@ impl Layout {
         };
         if !keys::is_own_layout(&found, self.shards) {
             let wanted = keys::layout_value(self.shards);
-            let (namespace, found) = (self.namespace.clone(), keys::without_mark(&found).to_owned());
+            let (namespace, found) = (self.namespace.clone(), keys::split_layout(&found).0.to_owned());
             return Ok(Err(RedisError::Layout { namespace, found, wanted }));
         }
-        let is_new = self.last_known.is_new_mark(keys::layout_mark(&found));
-        if is_new && !is_missing {
-            self.report_lost("another layout has taken the place of the known one");
-        } else if !is_missing {
-            self.last_known.confirm();
+        let is_new = self.last_known.is_new_mark(keys::split_layout(&found).1);
+        match (is_missing, is_new) {
+            // It is reported above.
+            (true, _) => {}
+            (false, true) => self.report_lost("another layout has taken the place of the known one"),
+            (false, false) => self.last_known.confirm(),
         }
         if !known {
             self.report_found(session, is_missing).await?;
@@ -204,7 +205,7 @@ impl Layout {
     pub(super) async fn allows_pauses(&self, session: &Session) -> Result<bool, TimelineError> {
         let found = self.ask(session, redis::cmd("GET").arg(&self.key)).await.map_err(TimelineError::Unavailable)?;
         let found: String = redis::from_redis_value(found).unwrap_or_default();
-        Ok(keys::has_layout(&found, &keys::layout_value_with_pauses(self.shards)))
+        Ok(keys::split_layout(&found).0 == keys::layout_value_with_pauses(self.shards))
     }
 
     /// Stores the layout of a timeline with pauses, before the first pause. From then on, versions of punctual that would
@@ -221,10 +222,10 @@ impl Layout {
         let mut run = redis::cmd("EVALSHA");
         run.arg(script).arg(2).arg(&self.key).arg(nothing).arg(before).arg(&after);
         let found: String = redis::from_redis_value(ask(&run).await?).unwrap_or_else(|_| "missing".to_owned());
-        if keys::has_layout(&found, &after) {
+        let (found, _) = keys::split_layout(&found);
+        if found == after {
             return Ok(());
         }
-        let found = keys::without_mark(&found);
         Err(TimelineError::Unavailable(format!("its layout is `{found}`, not that of this instance")))
     }
 
