@@ -12,6 +12,7 @@ use super::api_caller::{ApiCaller, CallArguments};
 use super::out::{self, Printable};
 use super::{Failure, say};
 use crate::clock::Timestamp;
+use crate::metrics::LATENESS_BUCKETS;
 use crate::task::duration;
 
 /// The pause of `--watch`.
@@ -176,7 +177,7 @@ fn table(stats: &StatsView) -> String {
         let numbers = [lane.waiting, lane.overdue, lane.in_flight, lane.paused].map(|number| number.to_string());
         let oldest = lane.oldest_ms.map(Timestamp::from_millis).zip(now).map(|(head, now)| now.since(head));
         let oldest = oldest.filter(|late| late.as_secs() > 0);
-        let oldest = oldest.map_or("-".to_owned(), |late| duration::format(Duration::from_secs(late.as_secs())));
+        let oldest = oldest.map_or("-".to_owned(), in_seconds);
         let per_second = format!("{:.0}", lane.published_per_s);
         let late = lane.lateness_ms.as_ref().map_or("-".to_owned(), |late| shown_lateness(late.p99));
         let [waiting, overdue, in_flight, paused] = &numbers;
@@ -210,15 +211,19 @@ fn table(stats: &StatsView) -> String {
 
 /// A lateness in ms as text: from a second on in whole seconds, because the buckets behind it are wide there.
 fn shown_lateness(ms: f64) -> String {
-    /// The upper bound of the last bucket.
-    const MAX: Duration = Duration::from_secs(600);
+    let last_bound = Duration::from_secs_f64(LATENESS_BUCKETS[LATENESS_BUCKETS.len() - 1]);
     match Duration::try_from_secs_f64(ms / 1000.0) {
-        Ok(late) if late >= MAX => format!(">{}", duration::format(MAX)),
-        Ok(late) if late.as_secs() > 0 => duration::format(Duration::from_secs(late.as_secs())),
+        Ok(late) if late >= last_bound => format!(">{}", in_seconds(last_bound)),
+        Ok(late) if late.as_secs() > 0 => in_seconds(late),
         Ok(_) => format!("{ms:.1}ms"),
         // No instance sends such a number.
         Err(_) => "-".to_owned(),
     }
+}
+
+/// A duration as text, in whole seconds.
+fn in_seconds(span: Duration) -> String {
+    duration::format(Duration::from_secs(span.as_secs()))
 }
 
 impl Display for PauseView {

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use super::finding::{CheckFailure, Finding, Kind};
 use super::{TIMEOUT_MARGIN, Wanted, kind_and_detail, sink_url};
 use crate::config::Config;
-use crate::engine::{EngineLane, EngineSink};
+use crate::engine::EngineSink;
 
 /// Looks for the destinations of the lanes of this sink. A missing one is a warning, because the broker may make it at
 /// the first message. The wanted one must be there.
@@ -17,21 +17,21 @@ pub(super) async fn look(config: &Config, name: &str, sink: &EngineSink, wanted:
         let of_lane = [&section.destination, &section.dead_destination].into_iter().flatten().map(String::as_str);
         let wanted = wanted.filter(|wanted| wanted.lane == lane.as_str()).map(|wanted| wanted.name);
         let names: Vec<&str> = of_lane.filter(|name| wanted != Some(name)).collect();
-        (!names.is_empty() || wanted.is_some())
-            .then(|| look_of_lane(config, (lane.as_str(), section), sink, names, wanted))
+        let is_any = !names.is_empty() || wanted.is_some();
+        is_any.then(|| look_of_lane(config, lane.as_str(), sink_url(name), sink, names, wanted))
     });
     join_all(looks).await
 }
 
 async fn look_of_lane(
     config: &Config,
-    (lane, section): (&str, &EngineLane),
+    lane: &str,
+    url: String,
     sink: &EngineSink,
     names: Vec<&str>,
     wanted: Option<&str>,
 ) -> Finding {
     let option = format!("lanes.{lane}.sink");
-    let url = sink_url(&section.sink);
     let (mut found, mut warnings, mut failure) = (Vec::new(), Vec::new(), None);
     for name in names.into_iter().chain(wanted) {
         let limit = sink.sink.answer_timeout() + TIMEOUT_MARGIN;

@@ -206,7 +206,7 @@ async fn ask_sink(config: &Config, name: &str, sink: &EngineSink) -> Finding {
 async fn ask_door(config: &Config, door: &Door) -> Finding {
     let limit = door.sink.answer_timeout() + TIMEOUT_MARGIN;
     let path = |key: &str| format!("doors.{}.{key}", door.name);
-    let url = sink_url(config.doors.get(&door.name).map_or("", |section| &section.sink));
+    let url = sink_url(&config.doors[&door.name].sink);
     let mut warnings = Vec::new();
     let result = match timeout(limit, door.source.check()).await {
         Ok(Ok(())) => match missing(door, door.rejected.as_deref()).await {

@@ -56,8 +56,8 @@ pub(super) fn show(arguments: &PreviewArguments, text: &str, now: Timestamp) -> 
             let detail = format!("cannot preview: {detail}");
             in_line(Failure::failed(anyhow!(detail)))
         })?;
-        cut += usize::from(to.is_some() && dues.len() == most);
-        dues.truncate(most.min(MAX_DUES_OF_TASK));
+        cut += usize::from(dues.len() > MAX_DUES_OF_TASK);
+        dues.truncate(MAX_DUES_OF_TASK);
         let zone = schedule.zone().map(str::to_owned);
         rows.extend(dues.into_iter().map(|due| Row { due, id: id.clone(), zone: zone.clone() }));
     }
