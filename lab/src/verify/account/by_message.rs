@@ -117,7 +117,8 @@ impl Named {
     fn saw(&mut self, name: &str, message: &Message, is_rejected: bool) -> Result<bool, Broken> {
         let broken = |law, detail: String| Err((law, message.key.clone(), detail));
         // A put is rejected if its key is in flight with another message of its id.
-        let may_be_rejected = self.is_bad || (self.has_id && self.asked.len() > 1);
+        let is_in_flight = message.rejected.as_deref() == Some("in_flight");
+        let may_be_rejected = self.is_bad || (is_in_flight && self.has_id && self.asked.len() > 1);
         if is_rejected && !may_be_rejected || !is_rejected && self.is_bad {
             return broken("wrong_destination", format!("rejected: {is_rejected}"));
         }
@@ -168,6 +169,9 @@ mod tests {
 
     const D: i64 = 1_000_000;
 
+    /// The code of a message of which no task can be made.
+    const BAD: Option<&str> = Some("bad_duration");
+
     /// One accepted message under this name, due from `D` to `D + 10`, and what its messages in the sink break.
     struct Scenario(ByMessage, Violations);
 
@@ -179,12 +183,13 @@ mod tests {
         }
 
         fn saw(&mut self, key: &str, payload: &str) -> bool {
-            self.saw_in(key, payload, false)
+            self.saw_in(key, payload, None)
         }
 
-        fn saw_in(&mut self, key: &str, payload: &str, is_rejected: bool) -> bool {
+        fn saw_in(&mut self, key: &str, payload: &str, rejected: Option<&str>) -> bool {
             let (key, payload) = (key.to_owned(), payload.to_owned());
-            let message = Message { key, payload, trace: None, stamp: D + 20, again: false };
+            let (is_rejected, rejected) = (rejected.is_some(), rejected.map(str::to_owned));
+            let message = Message { key, payload, trace: None, rejected, stamp: D + 20, again: false };
             self.0.saw("message-1", &message, is_rejected, &mut self.1)
         }
 
@@ -244,8 +249,8 @@ mod tests {
     fn what_cannot_be_put_is_rejected_and_never_published_and_nothing_else_is() {
         let mut scenario = Scenario(ByMessage::default(), Violations::default());
         scenario.0.ask_badly("message-1", asked("one"));
-        assert!(!scenario.saw_in("", "one", true));
-        assert!(scenario.saw_in("", "one", true), "a copy");
+        assert!(!scenario.saw_in("", "one", BAD));
+        assert!(scenario.saw_in("", "one", BAD), "a copy");
         assert!(scenario.broken().is_empty());
         let mut scenario = Scenario(ByMessage::default(), Violations::default());
         scenario.0.ask_badly("message-1", asked("one"));
@@ -253,14 +258,19 @@ mod tests {
         assert_eq!(scenario.broken(), ["lost", "wrong_destination"]);
         for has_id in [false, true] {
             let mut scenario = Scenario::new(has_id);
-            scenario.saw_in("", "one", true);
+            scenario.saw_in("", "one", BAD);
             assert_eq!(scenario.broken(), ["lost", "wrong_destination"]);
         }
         // Another message of its id was in flight under its key.
         let mut scenario = Scenario::new(true);
         scenario.0.ask("message-1", true, asked("two"));
         scenario.saw(&format!("message-1:{D}"), "one");
-        scenario.saw_in("", "two", true);
+        scenario.saw_in("", "two", Some("in_flight"));
         assert!(scenario.broken().is_empty());
+        let mut scenario = Scenario::new(true);
+        scenario.0.ask("message-1", true, asked("two"));
+        scenario.saw(&format!("message-1:{D}"), "one");
+        scenario.saw_in("", "two", BAD);
+        assert_eq!(scenario.broken(), ["wrong_destination"]);
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Message {
     pub(super) payload: String,
     /// Its header `traceparent`.
     pub(super) trace: Option<String>,
+    /// Its header `punctual-rejected`, the code of a message that a door rejected.
+    pub(super) rejected: Option<String>,
     /// When the sink accepted it at the latest, in the timeline's ms.
     pub(super) stamp: i64,
     /// Whether it may have been read before.

@@ -60,7 +60,7 @@ impl Scenario {
     fn saw_text(&mut self, key: &str, payload: &str, stamp: i64) -> &mut Scenario {
         let trace = key.split_once(':').map(|(id, _)| trace_of(id));
         let (key, payload) = (key.to_owned(), payload.to_owned());
-        self.ledger.saw(&Message { key, payload, trace, stamp, again: false });
+        self.ledger.saw(&Message { key, payload, trace, rejected: None, stamp, again: false });
         self
     }
 
@@ -464,7 +464,7 @@ fn a_message_with_another_trace_than_its_put_is_a_violation() {
         scenario.at(id, D).entry(id).is_untraced = is_untraced;
         let (key, payload) = (format!("{id}:{D}"), payload(id, 0));
         let trace = trace.map(str::to_owned);
-        scenario.ledger.saw(&Message { key, payload, trace, stamp: D, again: false });
+        scenario.ledger.saw(&Message { key, payload, trace, rejected: None, stamp: D, again: false });
         scenario
     };
     let of_a = trace_of("a");

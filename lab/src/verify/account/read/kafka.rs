@@ -106,8 +106,10 @@ fn read(config: &ClientConfig, places: &mut Places, inlet: &Inlet) -> KafkaResul
                     let mut all = message.headers().into_iter().flat_map(|headers| headers.iter());
                     all.find(|header| header.key == name)?.value.map(String::from_utf8_lossy)
                 };
-                let (key, trace) = (header("idempotency-key"), header("traceparent"));
-                let headers = ReadHeaders { key: key.as_deref(), trace: trace.as_deref() };
+                let (key, trace, rejected) =
+                    (header("idempotency-key"), header("traceparent"), header("punctual-rejected"));
+                let headers =
+                    ReadHeaders { key: key.as_deref(), trace: trace.as_deref(), rejected: rejected.as_deref() };
                 let payload = message.payload().unwrap_or_default();
                 inlet.take(message.topic(), headers, payload, message.timestamp().to_millis(), false);
             }

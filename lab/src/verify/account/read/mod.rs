@@ -23,6 +23,8 @@ use crate::verify::{Kind, Place};
 struct ReadHeaders<'a> {
     key: Option<&'a str>,
     trace: Option<&'a str>,
+    /// Why a door rejected the message.
+    rejected: Option<&'a str>,
 }
 
 /// When the first and the last check began that found no more messages.
@@ -63,10 +65,11 @@ impl Inlet {
     /// A message was read from a destination; `stamp` is when the sink accepted it, in ms, if it says so.
     fn take(&self, destination: &str, headers: ReadHeaders<'_>, payload: &[u8], stamp: Option<i64>, again: bool) {
         let stamp = stamp.filter(|_| self.stamped).unwrap_or_else(|| self.clock.at_latest());
-        let (key, trace) = (headers.key.unwrap_or_default().to_owned(), headers.trace.map(str::to_owned));
+        let key = headers.key.unwrap_or_default().to_owned();
+        let (trace, rejected) = (headers.trace.map(str::to_owned), headers.rejected.map(str::to_owned));
         let payload = String::from_utf8_lossy(payload).into_owned();
         *self.quiet.lock() = None;
-        let message = Message { key, payload, trace, stamp, again };
+        let message = Message { key, payload, trace, rejected, stamp, again };
         let mut ledger = self.ledger.lock();
         let is_rejected = self.rejected.as_deref() == Some(destination);
         let named = ledger::destination(&message.payload, &self.destinations);

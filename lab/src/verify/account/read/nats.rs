@@ -82,7 +82,11 @@ async fn read(place: &Place, name: &str, last: &mut u64, inlet: &Inlet) -> Resul
             (any, *last) = (true, info.stream_sequence);
             let stamp = info.published.unix_timestamp_nanos().div_euclid(1_000_000);
             let header = |name: &str| message.headers.as_ref()?.get(name).map(|value| value.as_str());
-            let headers = ReadHeaders { key: header("idempotency-key"), trace: header("traceparent") };
+            let headers = ReadHeaders {
+                key: header("idempotency-key"),
+                trace: header("traceparent"),
+                rejected: header("punctual-rejected"),
+            };
             inlet.take(&message.subject, headers, &message.payload, i64::try_from(stamp).ok(), false);
         }
         if !any {

@@ -83,11 +83,12 @@ async fn read(url: &str, queues: &[String], inlet: &Inlet) -> Result<()> {
         empty = None;
         let key = delivery.properties.message_id().as_ref().map(|key| key.as_str());
         let table = delivery.properties.headers().as_ref();
-        let trace = match table.and_then(|table| table.inner().get("traceparent")) {
-            Some(AMQPValue::LongString(text)) => Some(String::from_utf8_lossy(text.as_bytes()).into_owned()),
+        let header = |name: &str| match table?.inner().get(name) {
+            Some(AMQPValue::LongString(text)) => Some(String::from_utf8_lossy(text.as_bytes())),
             _ => None,
         };
-        let headers = ReadHeaders { key, trace: trace.as_deref() };
+        let (trace, rejected) = (header("traceparent"), header("punctual-rejected"));
+        let headers = ReadHeaders { key, trace: trace.as_deref(), rejected: rejected.as_deref() };
         inlet.take(delivery.routing_key.as_str(), headers, &delivery.data, None, delivery.redelivered);
         timeout(ANSWER, delivery.ack(BasicAckOptions::default())).await??;
     }

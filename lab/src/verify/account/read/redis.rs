@@ -48,9 +48,11 @@ async fn read(client: &Client, last: &mut BTreeMap<String, String>, inlet: &Inle
         };
         for stream in reply.keys {
             for entry in stream.ids {
-                let (key, trace): (Option<String>, Option<String>) =
-                    (entry.get("idempotency-key"), entry.get("traceparent"));
-                let headers = ReadHeaders { key: key.as_deref(), trace: trace.as_deref() };
+                let header = |name: &str| entry.get::<String>(name);
+                let (key, trace, rejected) =
+                    (header("idempotency-key"), header("traceparent"), header("punctual-rejected"));
+                let headers =
+                    ReadHeaders { key: key.as_deref(), trace: trace.as_deref(), rejected: rejected.as_deref() };
                 let payload: Vec<u8> = entry.get("payload").unwrap_or_default();
                 let stamp = entry.id.split_once('-').and_then(|(ms, _)| ms.parse().ok());
                 inlet.take(&stream.key, headers, &payload, stamp, false);
