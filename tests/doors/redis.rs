@@ -30,6 +30,16 @@ fn create_group(broker: &RedisServer) {
     create.exec(&mut broker.connect()).expect("a group");
 }
 
+/// A Redis for the timeline, and one with the stream and the group of a door; `None` if Redis is not installed.
+fn servers() -> Option<(RedisServer, RedisServer)> {
+    if !have("redis-server") {
+        return None;
+    }
+    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
+    create_group(&broker);
+    Some((timeline, broker))
+}
+
 /// Adds an entry with these fields and a payload.
 fn add(broker: &mut ::redis::Connection, payload: &str, fields: &[(&str, &str)]) -> String {
     let mut add = ::redis::cmd("XADD");
@@ -46,11 +56,7 @@ fn pending(broker: &RedisServer) -> u64 {
 
 #[test]
 fn a_message_in_a_stream_is_published_at_its_time() {
-    if !have("redis-server") {
-        return;
-    }
-    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
-    create_group(&broker);
+    let Some((timeline, broker)) = servers() else { return };
     let instance = Punctual::start(&config(&timeline, &broker.url(), ""));
     let fields = [
         ("punctual-in", "400ms"),
@@ -78,11 +84,7 @@ fn a_message_in_a_stream_is_published_at_its_time() {
 /// minute.
 #[test]
 fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
-    if !have("redis-server") {
-        return;
-    }
-    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
-    create_group(&broker);
+    let Some((timeline, broker)) = servers() else { return };
     let config = config(&timeline, &broker.url(), "batch = 100\n");
     let mut connection = broker.connect();
     let mut expected = BTreeMap::new();
@@ -104,11 +106,7 @@ fn ten_thousand_messages_survive_fifty_kills_each_under_one_key() {
 
 #[test]
 fn bad_messages_are_rejected_with_their_codes_and_stop_nobody() {
-    if !have("redis-server") {
-        return;
-    }
-    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
-    create_group(&broker);
+    let Some((timeline, broker)) = servers() else { return };
     let instance = Punctual::start(&config(&timeline, &broker.url(), ""));
     let long = "x".repeat(20_000);
     let of_redis: [(&[(&str, &str)], &str); 4] = [
@@ -180,11 +178,7 @@ fn nothing_is_acknowledged_while_the_timeline_is_away() {
 
 #[test]
 fn a_stop_under_load_leaves_no_entry_unacknowledged() {
-    if !have("redis-server") {
-        return;
-    }
-    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
-    create_group(&broker);
+    let Some((timeline, broker)) = servers() else { return };
     let mut instance = Punctual::start(&config(&timeline, &broker.url(), "destination = \"out\"\n"));
     let mut connection = broker.connect();
     let begun = tokio::time::Instant::now();
@@ -208,11 +202,7 @@ fn a_stop_under_load_leaves_no_entry_unacknowledged() {
 /// A consumer that no longer exists has read two entries. One of the entries has been deleted since.
 #[test]
 fn an_entry_that_was_trimmed_while_it_was_pending_stops_nobody() {
-    if !have("redis-server") {
-        return;
-    }
-    let (timeline, broker) = (RedisServer::start(&[]), RedisServer::start(&[]));
-    create_group(&broker);
+    let Some((timeline, broker)) = servers() else { return };
     let mut connection = broker.connect();
     let trimmed = add(&mut connection, "trimmed", &[("punctual-in", "1ms")]);
     let kept = add(&mut connection, "kept", &[("punctual-in", "1ms")]);

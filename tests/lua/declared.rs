@@ -86,8 +86,11 @@ fn undeclared(source: &str, names: &BTreeSet<String>) -> Vec<String> {
             for _ in 0..keys {
                 let key = rest.trim_start_matches([',', ' ']);
                 let is_of_keys = key.starts_with("KEYS[");
-                let end = key.find(if is_of_keys { [']'; 4] } else { [',', ')', '[', ' '] }).unwrap_or(key.len());
-                let end = end + usize::from(is_of_keys);
+                let end = match is_of_keys {
+                    true => key.find(']').map(|at| at + 1),
+                    false => key.find([',', ')', '[', ' ']),
+                };
+                let end = end.unwrap_or(key.len());
                 let indexed = key[end..].starts_with('[');
                 let name = format!("{}{}", &key[..end], if indexed { "[" } else { "" });
                 if !is_of_keys && !names.contains(&name) {

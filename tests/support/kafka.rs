@@ -5,12 +5,13 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use punctual_lab::servers::{KafkaOptions, start_kafka};
+use punctual_lab::servers::{KafkaOptions, Kind, remove, start_kafka};
 use punctual_lab::testing::{self, block_on};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use secrecy::SecretString;
 
 use super::server::{Server, free_port};
 
@@ -135,12 +136,8 @@ impl KafkaServer {
 
     /// Deletes a topic with its messages.
     pub(crate) fn delete_topic(&self, name: &str) {
-        let deleted = block_on(async || {
-            let admin: AdminClient<DefaultClientContext> = config(self.server.port).create().expect("an admin client");
-            let limit = Some(Duration::from_secs(30));
-            admin.delete_topics(&[name], &AdminOptions::new().operation_timeout(limit)).await
-        });
-        deleted.expect("an answer")[0].clone().unwrap_or_else(|error| panic!("topic `{name}`: {error:?}"));
+        let (url, names) = (SecretString::from(self.url()), [name.to_owned()]);
+        block_on(async || remove(Kind::Kafka, &url, &names).await).expect("the topic is deleted");
     }
 
     /// Creates a topic whose messages carry the broker's time of arrival.
