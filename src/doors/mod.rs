@@ -84,7 +84,8 @@ string_enum! {
     pub enum DoorStatus {
         /// It does.
         Up = "up",
-        /// The timeline, or the destination for rejected messages, is unavailable. The door tries again.
+        /// The timeline, or the destination for rejected messages, is unavailable, or a task that a message replaces is
+        /// in flight. The door tries again.
         Waiting = "waiting",
         /// Its source cannot be read, or takes no acknowledgements.
         Unavailable = "unavailable",

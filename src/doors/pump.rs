@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use punctual_sinks::Outcome;
 use punctual_sinks::source::{Incoming, Receipt};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -26,13 +27,17 @@ use crate::engine::fault::{self, Point};
 use crate::engine::intake::{EffectivePut, NewTask, PutError};
 use crate::metrics::DoorMetrics;
 use crate::task::TaskId;
-use crate::timeline::{CancelAnswer, PutMode, TimelineError};
+use crate::timeline::{CancelAnswer, PutMode};
 
 /// The pauses between two attempts, while the source, the timeline or the destination for rejected messages is unavailable.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
 
 /// Maximum number of cancels under way.
 const MAX_CANCELS: usize = 64;
+
+/// How long a door waits for tasks in flight before it rejects the messages that cannot replace them. After a wait in vain,
+/// it rejects such messages at once for twice this time: a destination that is full may hold an occurrence without end.
+const IN_FLIGHT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The loop of one door.
 pub(super) struct Pump {
@@ -49,6 +54,8 @@ pub(super) struct Pump {
 struct Progress {
     reading: Option<(DoorStatus, String)>,
     processing: Option<(DoorStatus, String)>,
+    /// When the door last gave up waiting for tasks in flight.
+    gave_up: Option<Instant>,
     log: DoorLog,
 }
 
@@ -70,7 +77,7 @@ enum MessageResult {
 struct Stopped;
 
 /// The number of each message in its batch, and the result of its call. After an error the call is made again.
-type CallResults = Vec<(usize, Result<MessageResult, TimelineError>)>;
+type CallResults = Vec<(usize, Result<MessageResult, PutError>)>;
 
 impl Pump {
     pub(super) fn new(
@@ -183,16 +190,19 @@ impl Pump {
         }
     }
 
-    /// Makes the calls of a part, and repeats those that the timeline did not answer, until it has answered all.
+    /// Makes the calls of a part. Repeats those that the timeline did not answer, until it has answered all, and for a
+    /// limited time the puts of tasks in flight.
     async fn take_effect(
         &self,
         mut part: BatchPart,
         results: &mut BTreeMap<usize, MessageResult>,
     ) -> Result<(), Stopped> {
         let mut backoff = BACKOFF;
+        let begun = Instant::now();
         loop {
-            let posts = self.put(PutMode::Post, &part.posts);
-            let puts = self.put(PutMode::Put, &part.puts);
+            let waits = self.waits_for_in_flight(begun);
+            let posts = self.put(PutMode::Post, &part.posts, waits);
+            let puts = self.put(PutMode::Put, &part.puts, waits);
             let (posts, puts, cancels) = join3(posts, puts, self.cancel(&part.cancels)).await;
             let mut failed = None;
             for (number, result) in posts.into_iter().chain(puts).chain(cancels) {
@@ -210,13 +220,26 @@ impl Pump {
         }
     }
 
-    async fn put(&self, mode: PutMode, tasks: &[(usize, NewTask)]) -> CallResults {
+    /// Whether puts of tasks in flight are repeated. `begun` is when their batch part was first tried.
+    fn waits_for_in_flight(&self, begun: Instant) -> bool {
+        let gave_up = &mut self.progress.lock().gave_up;
+        if gave_up.is_some_and(|at| at.elapsed() < IN_FLIGHT_TIMEOUT * 2) {
+            return false;
+        }
+        if begun.elapsed() < IN_FLIGHT_TIMEOUT {
+            return true;
+        }
+        *gave_up = Some(Instant::now());
+        false
+    }
+
+    async fn put(&self, mode: PutMode, tasks: &[(usize, NewTask)], waits: bool) -> CallResults {
         if tasks.is_empty() {
             return Vec::new();
         }
         let new = tasks.iter().map(|(_, new)| new.clone()).collect();
         let answers = self.intake.put_traced(mode, new, self.door.timeline_timeout).await;
-        tasks.iter().zip(answers).map(|((number, _), answer)| (*number, result_of_put(answer))).collect()
+        tasks.iter().zip(answers).map(|((number, _), answer)| (*number, result_of_put(answer, waits))).collect()
     }
 
     async fn cancel(&self, ids: &[(usize, TaskId)]) -> CallResults {
@@ -229,7 +252,7 @@ impl Pump {
                     CancelAnswer::InFlight { .. } => "cancel_in_flight",
                     CancelAnswer::Unknown | CancelAnswer::Mismatch => "cancel_unknown",
                 });
-                (number, result.map(MessageResult::Done))
+                (number, result.map(MessageResult::Done).map_err(PutError::from))
             }
         };
         stream::iter(ids.iter().map(cancel)).buffer_unordered(MAX_CANCELS).collect().await
@@ -362,10 +385,12 @@ impl Progress {
     }
 }
 
-fn result_of_put(answer: Result<EffectivePut, PutError>) -> Result<MessageResult, TimelineError> {
+/// The result of a put, or the error after which it is made again; `waits`: also while its task is in flight.
+fn result_of_put(answer: Result<EffectivePut, PutError>, waits: bool) -> Result<MessageResult, PutError> {
     match answer {
         Ok(put) => Ok(MessageResult::Done(put.result.as_str())),
-        Err(PutError::Timeline(error)) => Err(error),
+        Err(error @ PutError::Timeline(_)) => Err(error),
+        Err(error @ PutError::InFlight(_)) if waits => Err(error),
         // The configuration of the door has changed since the message was first read.
         Err(PutError::KeyReused) => Ok(MessageResult::Done("unchanged")),
         Err(error) => {

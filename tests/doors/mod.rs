@@ -19,8 +19,8 @@ use punctual::doors::{Door, DoorStatus, Doors};
 use punctual::engine::{Intake, LaneRequirements};
 use punctual::metrics::Metrics;
 use punctual::task::Shard;
-use punctual::timeline::Verb;
 use punctual::timeline::memory::{InjectedFault, MemoryTimeline};
+use punctual::timeline::{ClaimRequest, DeadCap, RestOfClaim, Settle, Timeline, Token, Verb};
 use punctual_sinks::memory::Answer;
 use punctual_sinks::source::Incoming;
 use punctual_sinks::{Fault, MemorySink, MemorySource, Message, Trouble};
@@ -79,6 +79,34 @@ impl Bed {
         let (twin, now) = (self.timeline.twin(Shard::FIRST), self.clock.now().as_millis());
         let dues = twin.due.values().flat_map(|lane| lane.iter().map(|(score, id)| (id.to_string(), score - now)));
         dues.collect()
+    }
+
+    /// Claims what is due, as an instance does that publishes it.
+    async fn claim(&self, token: &str) {
+        let request = ClaimRequest {
+            token: Token(token.to_owned()),
+            max: 10,
+            max_bytes: 1000,
+            lease: Duration::from_secs(1000),
+            not_after: self.clock.now().plus(Duration::from_secs(1)),
+            newest_first: false,
+            after: None,
+        };
+        let claimed = self.timeline.claim(Shard::FIRST, &"default".parse().unwrap(), request).await.unwrap();
+        assert_eq!(claimed.occurrences.len(), 1);
+    }
+
+    /// Returns what was claimed to the lane.
+    async fn end_claim(&self, token: &str) {
+        let settle = Settle {
+            token: Token(token.to_owned()),
+            verdicts: Vec::new(),
+            rest: RestOfClaim::Back,
+            lease: Duration::from_secs(1000),
+            dead_cap: DeadCap::of(10),
+            quiet: false,
+        };
+        self.timeline.settle(Shard::FIRST, &"default".parse().unwrap(), settle).await.unwrap();
     }
 
     fn status(&self) -> (DoorStatus, Option<String>) {
@@ -275,6 +303,40 @@ async fn a_door_that_is_behind_publishes_nothing_that_was_cancelled_or_replaced_
     assert_eq!(bed.source.acknowledged().len(), 6);
     assert_eq!((bed.results("superseded"), bed.results("created"), bed.results("replaced")), (2, 2, 1));
     assert_eq!(bed.tasks().keys().map(String::as_str).collect::<Vec<_>>(), ["fired", "replaced"]);
+}
+
+/// The second message has the id and the due of the first, which is being published at a destination that does not answer.
+#[tokio::test(start_paused = true)]
+async fn a_door_waits_for_a_task_in_flight_but_not_without_end() {
+    let bed = Bed::start();
+    let due = format!("punctual-at: {}", bed.clock.now().as_millis() + 1000);
+    let put =
+        |name: &str, place: &str| bed.send(place, 0, &[&due, &format!("punctual-id: {name}"), &format!("x: {place}")]);
+    put("a", "1-0");
+    bed.pass(2000).await;
+    bed.claim("i.1").await;
+    put("a", "2-0");
+    bed.pass(20_000).await;
+    let (status, detail) = bed.status();
+    assert!(status == DoorStatus::Waiting && detail.unwrap().contains("in flight"));
+    assert_eq!(bed.source.acknowledged(), ["1-0"]);
+    bed.end_claim("i.1").await;
+    bed.pass(6000).await;
+    assert_eq!((bed.source.acknowledged().len(), bed.results("replaced"), bed.status().0), (2, 1, DoorStatus::Up));
+
+    // The destination is full for longer. The next message does not wait, the one after some minutes does.
+    bed.claim("i.2").await;
+    put("a", "3-0");
+    bed.pass(40_000).await;
+    let copy = bed.sink.published().pop().expect("a copy");
+    assert_eq!((header(&copy, "punctual-rejected"), bed.status().0), (Some("in_flight"), DoorStatus::Up));
+    put("a", "4-0");
+    bed.pass(2000).await;
+    assert_eq!((bed.source.acknowledged().len(), bed.results("rejected")), (4, 2));
+    bed.pass(60_000).await;
+    put("a", "5-0");
+    bed.pass(20_000).await;
+    assert_eq!((bed.source.acknowledged().len(), bed.status().0), (4, DoorStatus::Waiting));
 }
 
 /// The second put names a lane that does not exist, so it takes the place of nothing.

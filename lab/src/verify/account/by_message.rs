@@ -116,11 +116,8 @@ impl ByMessage {
 impl Named {
     fn saw(&mut self, name: &str, message: &Message, is_rejected: bool) -> Result<bool, Broken> {
         let broken = |law, detail: String| Err((law, message.key.clone(), detail));
-        // A put is rejected if its key is in flight with another message of its id.
-        let is_in_flight = message.rejected.as_deref() == Some("in_flight");
-        let may_be_rejected = self.is_bad || (is_in_flight && self.has_id && self.asked.len() > 1);
-        if is_rejected && !may_be_rejected || !is_rejected && self.is_bad {
-            return broken("wrong_destination", format!("rejected: {is_rejected}"));
+        if is_rejected != self.is_bad {
+            return broken("wrong_destination", format!("rejected: {:?}", message.rejected));
         }
         let Some(asked) = self.asked.iter_mut().find(|asked| asked.payload == message.payload) else {
             return broken("other_payload", "nobody sent this payload".to_owned());
@@ -261,16 +258,5 @@ mod tests {
             scenario.saw_in("", "one", BAD);
             assert_eq!(scenario.broken(), ["lost", "wrong_destination"]);
         }
-        // Another message of its id was in flight under its key.
-        let mut scenario = Scenario::new(true);
-        scenario.0.ask("message-1", true, asked("two"));
-        scenario.saw(&format!("message-1:{D}"), "one");
-        scenario.saw_in("", "two", Some("in_flight"));
-        assert!(scenario.broken().is_empty());
-        let mut scenario = Scenario::new(true);
-        scenario.0.ask("message-1", true, asked("two"));
-        scenario.saw(&format!("message-1:{D}"), "one");
-        scenario.saw_in("", "two", BAD);
-        assert_eq!(scenario.broken(), ["wrong_destination"]);
     }
 }
