@@ -27,6 +27,22 @@ pub enum Cause {
     Refused,
 }
 
+impl Cause {
+    /// All causes.
+    pub const ALL: [Cause; 4] = [Cause::Unreachable, Cause::LogIn, Cause::Untrusted, Cause::Refused];
+
+    /// How the error text begins; the address follows.
+    #[must_use]
+    pub fn beginning(self) -> &'static str {
+        match self {
+            Cause::Unreachable => "cannot reach ",
+            Cause::LogIn => "cannot log in to ",
+            Cause::Untrusted => "cannot trust ",
+            Cause::Refused => "cannot publish to ",
+        }
+    }
+}
+
 impl Away {
     /// A failure of this kind.
     pub fn new(cause: Cause, detail: impl Into<String>) -> Away {

@@ -297,13 +297,7 @@ fn named(address: &str, away: &Away) -> String {
     if away.detail.contains(address) {
         return away.detail.clone();
     }
-    let doing = match away.cause {
-        Cause::Unreachable => "cannot reach",
-        Cause::LogIn => "cannot log in to",
-        Cause::Untrusted => "cannot trust",
-        Cause::Refused => "cannot publish to",
-    };
-    format!("{doing} the sink at `{address}`: {away}")
+    format!("{}the sink at `{address}`: {away}", away.cause.beginning())
 }
 
 impl SinkError {

@@ -123,7 +123,7 @@ impl MemorySink {
     fn decide(&self, message: &Message) -> Answer {
         let mut state = self.inner.state.lock();
         if state.unavailable {
-            return Answer::Retry(Trouble::definite(Fault::Sink, "cannot connect to `memory:`: unavailable"));
+            return Answer::Retry(Trouble::definite(Fault::Sink, "cannot reach `memory:`: unavailable"));
         }
         state.rule.as_mut().map_or(Answer::Accept, |rule| rule(message))
     }

@@ -28,7 +28,8 @@ impl Peer {
 
     /// The error if there is no connection.
     pub(crate) fn not_connected(&self, away: Away) -> Away {
-        away.with_prefix(format!("cannot connect to `{}`: ", self.address))
+        let beginning = away.cause.beginning();
+        away.with_prefix(format!("{beginning}`{}`: ", self.address))
     }
 
     /// The error text if no answer arrived in time.

@@ -103,7 +103,7 @@ async fn nats_is_reached_over_tls_with_user_and_password() {
     assert_eq!(length(&mut nats.stream(user()).await).await, 9);
 
     let wrong = built(&config(&nats.url("tls", "punctual:hunter3@"), Some(&nats.certificates)));
-    refused(&wrong, &["cannot connect to `tls://127.0.0.1", "authorization violation"], &["hunter3"]).await;
+    refused(&wrong, &["cannot log in to `tls://127.0.0.1", "authorization violation"], &["hunter3"]).await;
     let nobody = built(&config(&nats.url("tls", ""), Some(&nats.certificates)));
     refused(&nobody, &["authorization violation"], &[]).await;
     let other = Certificates::new();
@@ -180,7 +180,7 @@ async fn redis_streams_is_reached_over_tls_as_a_user() {
     assert_eq!(length, 1500);
 
     let wrong = built(&config(&redis.url_with("hunter3"), Some(&certificates)));
-    refused(&wrong, &["cannot connect to `rediss://127.0.0.1", "user or password are wrong"], &["hunter3"]).await;
+    refused(&wrong, &["cannot log in to `rediss://127.0.0.1", "user or password are wrong"], &["hunter3"]).await;
     let other = Certificates::new();
     let file = other.ca_file().display().to_string();
     let distrustful = built(&config(&redis.url(), Some(&other)));

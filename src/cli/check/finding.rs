@@ -1,5 +1,6 @@
 //! What a check found, as text and as JSON.
 
+use punctual_sinks::Cause;
 use serde_json::{Value, json};
 
 use crate::config::{Config, ConfigError, ConfigFault};
@@ -85,7 +86,7 @@ impl Kind {
 impl CheckFailure {
     pub(super) fn new(config: &Config, option: &str, kind: Kind, detail: String) -> CheckFailure {
         // The kind's own text already says this.
-        let detail = detail.strip_prefix("cannot connect to ").unwrap_or(&detail);
+        let detail = Cause::ALL.iter().find_map(|cause| detail.strip_prefix(cause.beginning())).unwrap_or(&detail);
         let detail = format!("{}: {detail}", kind.detail());
         CheckFailure { kind, fault: ConfigFault { hint: kind.hint(option), ..config.fault(option, detail) } }
     }

@@ -64,7 +64,7 @@ async fn rabbitmq_is_reached_over_tls_with_user_and_password() {
     publish_until_accepted(&good, batch("a", 3000..3003)).await;
 
     let wrong = sink(&url("punctual:hunter3@", "own"), Some(&certificates)).expect("a sink");
-    refused(&wrong, &["cannot connect to `amqps://127.0.0.1", "ACCESS_REFUSED"]).await;
+    refused(&wrong, &["cannot log in to `amqps://127.0.0.1", "ACCESS_REFUSED"]).await;
     let elsewhere = sink(&url(who, "elsewhere"), Some(&certificates)).expect("a sink");
     refused(&elsewhere, &["vhost elsewhere not found"]).await;
     let distrustful = sink(&url(who, "own"), Some(&other)).expect("a sink");
