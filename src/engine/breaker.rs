@@ -6,8 +6,11 @@
 //! first successful probe of the instance closes it at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::metrics::SinkMetrics;
 
@@ -37,6 +40,8 @@ pub(super) struct Breaker {
     pub(super) state: watch::Sender<BreakerState>,
     pub(super) probe_request: Notify,
     trials: AtomicU64,
+    /// Since when it is not closed.
+    opened_at: Mutex<Option<Instant>>,
     metrics: SinkMetrics,
 }
 
@@ -54,6 +59,7 @@ impl Breaker {
             state: watch::Sender::new(state),
             probe_request: Notify::new(),
             trials: AtomicU64::new(1),
+            opened_at: Mutex::new(Some(Instant::now())),
             metrics,
         };
         breaker.show();
@@ -105,19 +111,21 @@ impl Breaker {
         }
     }
 
-    /// The sink answered a message. Returns whether this closed the breaker.
-    pub(super) fn answered(&self) -> bool {
+    /// The sink answered a message. If this closed the breaker, returns for how long it was not closed.
+    pub(super) fn answered(&self) -> Option<Duration> {
         if *self.state.borrow() == BreakerState::Closed {
-            return false;
+            return None;
         }
-        self.change(|state| match state {
+        let closed = self.change(|state| match state {
             BreakerState::HalfOpen { .. } => Some(BreakerState::Closed),
             _ => None,
-        })
+        });
+        closed.then(|| self.opened_at.lock().take().map_or(Duration::ZERO, |at| at.elapsed()))
     }
 
     /// Opens the breaker; `detail` says why. Returns whether it was not open before.
     pub(super) fn trip(&self, detail: &str) -> bool {
+        self.opened_at.lock().get_or_insert_with(Instant::now);
         self.change(|state| match state {
             BreakerState::Closed => Some(BreakerState::Open { detail: detail.to_owned(), failures: 0 }),
             BreakerState::HalfOpen { failures, .. } => {
@@ -152,6 +160,7 @@ impl Breaker {
 
     /// The first probe of an instance has succeeded: closes the breaker at once.
     pub(super) fn first_probe_succeeded(&self) {
+        *self.opened_at.lock() = None;
         self.change(|state| state.is_open().then_some(BreakerState::Closed));
     }
 
@@ -209,8 +218,8 @@ mod tests {
         assert!(!breaker.admits(None), "what was admitted before waits, too");
         let second = tokio::time::timeout(Duration::from_millis(20), breaker.admit()).await;
         assert!(second.is_err(), "a second batch waits for the trial");
-        assert!(breaker.answered());
-        assert!(!breaker.answered(), "no news");
+        assert!(breaker.answered().is_some());
+        assert!(breaker.answered().is_none(), "no news");
         assert_eq!(breaker.admit().await, None);
         assert_eq!(breaker.state(), BreakerState::Closed);
     }

@@ -31,6 +31,9 @@ use crate::metrics::{LaneMetrics, Metrics, SinkMetrics};
 use crate::task::{Lane, Shard};
 use crate::timeline::{Glance, Link, Timeline, Token};
 
+/// Maximum number of destinations that a log line names which are not counted as failing any more.
+const MAX_FORGOTTEN_NAMED: usize = 10;
+
 /// State of the engine.
 pub(super) struct Context {
     pub(super) config: EngineConfig,
@@ -197,8 +200,8 @@ impl SinkContext {
     /// Notes that the sink answered a message.
     pub(super) fn answered(&self) {
         *self.answered.lock() = Some(Instant::now());
-        if self.breaker.answered() {
-            info!(sink = self.name, "the sink answers again");
+        if let Some(outage) = self.breaker.answered() {
+            info!(sink = self.name, outage_s = outage.as_secs(), "the sink answers again");
         }
     }
 
@@ -218,10 +221,27 @@ impl SinkContext {
         Some(answered.map_or(since, |answered| answered.max(since)).elapsed())
     }
 
-    /// Logs that a destination, of which the log says that it fails, accepts messages again.
-    pub(super) fn log_recovered(&self, destination: &str) {
+    /// Logs that a destination, of which the log says that it fails, accepts messages again. They failed there for this
+    /// long.
+    pub(super) fn log_recovered(&self, destination: &str, failing_for: Duration) {
         if let Some(others) = self.recovered_log.lock().add(Instant::now()) {
-            info!(sink = self.name, destination, others, "destination accepts messages again");
+            let outage_s = failing_for.as_secs();
+            info!(sink = self.name, destination, outage_s, others, "destination accepts messages again");
+        }
+    }
+
+    /// Logs destinations, of which the log says that they fail, and to which no message was sent lately.
+    pub(super) fn log_forgotten(&self) {
+        let forgotten = self.destinations.lock().take_forgotten(Instant::now(), MAX_FORGOTTEN_NAMED);
+        if let Some((destinations, named)) = forgotten {
+            let detail = "no message was sent there lately; the next one is tried as if it had never failed";
+            info!(
+                sink = self.name,
+                destinations,
+                destination = named.join(", "),
+                detail,
+                "destination is not counted as failing any more"
+            );
         }
     }
 

@@ -247,6 +247,12 @@ impl Engine {
         self.context.shards.iter().any(|shard| shard.paused.borrow().contains(lane))
     }
 
+    /// Whether the sink of a lane is unavailable. False for a lane that this instance does not serve.
+    #[must_use]
+    pub fn is_sink_unavailable(&self, lane: &Lane) -> bool {
+        self.context.lanes.get(lane).is_some_and(|lane| lane.sink.breaker.is_open())
+    }
+
     /// Stops claiming, waits until all occurrences are answered and settled, returns the rest to their lanes at
     /// `deadline`, and closes the sinks. Takes at most `deadline` and a few seconds. Returns whether every occurrence
     /// was settled or returned, and all loops have ended.

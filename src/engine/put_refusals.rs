@@ -34,31 +34,42 @@ const MAX_NODES: usize = 100;
 /// What is known of refused puts.
 #[derive(Default)]
 pub(super) struct PutRefusals {
-    /// When a server of the timeline last refused a put or did not confirm one, with its error text. It leaves the map
-    /// once it accepts a put at least [`MIN_REFUSED_TIME`] later. The key is the number of the server, `None` if there
-    /// is only one.
-    last: Mutex<BTreeMap<Option<u64>, (Instant, String)>>,
+    /// The servers of the timeline that refused a put or did not confirm one. A server leaves the map once it accepts a
+    /// put at least [`MIN_REFUSED_TIME`] after its last refusal. The key is the number of the server, `None` if there is
+    /// only one.
+    refusing: Mutex<BTreeMap<Option<u64>, Refusing>>,
+}
+
+/// A server that refuses puts or does not confirm them.
+struct Refusing {
+    since: Instant,
+    last: Instant,
+    /// Its last error text.
+    detail: String,
 }
 
 impl PutRefusals {
     /// The error text of a put that this server refused, if that was lately.
     pub(super) fn lately(&self, node: Option<u64>) -> Option<String> {
-        let last = self.last.lock();
-        last.get(&node).filter(|(at, _)| at.elapsed() < MAX_REFUSED_TIME).map(|(_, detail)| detail.clone())
+        let refusing = self.refusing.lock();
+        let lately = refusing.get(&node).filter(|refusing| refusing.last.elapsed() < MAX_REFUSED_TIME)?;
+        Some(lately.detail.clone())
     }
 
     /// Notes that this server refused or did not confirm a put, and logs the first one.
     pub(super) fn note(&self, node: Option<u64>, error: &TimelineError) {
         let (TimelineError::Refused(detail) | TimelineError::Unconfirmed(detail)) = error else { return };
-        let mut last = self.last.lock();
-        if last.insert(node, (Instant::now(), detail.clone())).is_some() {
+        let (now, mut refusing) = (Instant::now(), self.refusing.lock());
+        let since = refusing.get(&node).map(|refusing| refusing.since);
+        refusing.insert(node, Refusing { since: since.unwrap_or(now), last: now, detail: detail.clone() });
+        if since.is_some() {
             return;
         }
-        if last.len() > MAX_NODES {
+        if refusing.len() > MAX_NODES {
             // The number of a server that was replaced is smaller than that of its successor.
-            last.pop_first();
+            refusing.pop_first();
         }
-        drop(last);
+        drop(refusing);
         if matches!(error, TimelineError::Unconfirmed(_)) {
             warn!(detail, "redis does not confirm writes; puts are answered 503 timeline_unknown");
         } else {
@@ -73,11 +84,11 @@ impl PutRefusals {
         if !answers.iter().any(written) {
             return;
         }
-        let mut last = self.last.lock();
-        if last.get(&node).is_some_and(|(at, _)| at.elapsed() >= MIN_REFUSED_TIME) {
-            last.remove(&node);
-            info!("redis accepts puts again");
-        }
+        let mut refusing = self.refusing.lock();
+        let Some(known) = refusing.get(&node).filter(|known| known.last.elapsed() >= MIN_REFUSED_TIME) else { return };
+        let outage_s = known.since.elapsed().as_secs();
+        refusing.remove(&node);
+        info!(outage_s, "redis accepts puts again");
     }
 }
 

@@ -256,7 +256,10 @@ pub(super) fn show(context: &Context) {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     compare_clocks(context);
     context.lanes.values().for_each(|lane| lane.log_counted(false));
-    context.sinks.values().for_each(|sink| sink.log_other_destinations());
+    for sink in context.sinks.values() {
+        sink.log_other_destinations();
+        sink.log_forgotten();
+    }
     let (lanes, now) = (lanes(context), context.timeline.any_clock().now());
     let mut shown = context.shown.lock();
     // A lane that was forgotten has no state any more.

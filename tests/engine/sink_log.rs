@@ -186,8 +186,9 @@ async fn an_outage_is_logged_again_every_minute_with_its_length() {
     let bed = Bed::start();
     bed.sink.set_unavailable(true);
     bed.put([("x", after(millis(10)))]).await;
-    let repeats =
-        || log.text().lines().filter(|line| line.contains("outage_s=")).map(str::to_owned).collect::<Vec<_>>();
+    let repeats = || {
+        log.text().lines().filter(|line| line.contains("is still unavailable")).map(str::to_owned).collect::<Vec<_>>()
+    };
     bed.pass(seconds(50)).await;
     assert_eq!(repeats().len(), 0, "{}", log.text());
     bed.pass(seconds(140)).await;
@@ -198,6 +199,10 @@ async fn an_outage_is_logged_again_every_minute_with_its_length() {
     bed.sink.set_unavailable(false);
     bed.pass(seconds(130)).await;
     assert_eq!((repeats().len(), bed.keys().len()), (lines.len(), 1), "it ends with the outage");
+    let text = log.text();
+    let end = text.lines().find(|line| line.contains("the sink answers again")).expect("the end");
+    let outage_s = end.split("outage_s=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    assert!(outage_s.is_some_and(|outage| (185..200).contains(&outage)), "{end}");
 }
 
 /// An operator who reads only the log must not look for a broken network while the password is wrong.
@@ -235,6 +240,33 @@ async fn a_destination_that_accepts_messages_again_is_logged_once() {
         bed.put([("y", to("gone", seconds(6))), ("z", to("gone", seconds(12)))]).await;
         bed.pass(seconds(20)).await;
         assert_eq!(recovered(), before + 1, "{}", log.text());
+        let outage = |line: &str| line.split("outage_s=").nth(1)?.split(' ').next()?.parse::<u64>().ok();
+        let text = log.text();
+        let line = text.lines().rfind(|line| line.contains("destination accepts messages again")).unwrap();
+        assert!(outage(line).is_some_and(|outage| (long..long + 10).contains(&outage)), "{line}");
+    }
+}
+
+/// Nobody sends messages there any more, so it leaves the list of failing destinations. The log says so; the next
+/// failure is news.
+#[tokio::test(start_paused = true)]
+async fn a_failing_destination_without_messages_is_forgotten_and_logged() {
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start();
+    bed.sink.answer_by(|_| Answer::Retry(Trouble::definite(Fault::Destination, "unknown topic")));
+    let lines = |text: &str| log.text().lines().filter(|line| line.contains(text)).count();
+    for n in 1..=2 {
+        bed.put([(format!("x{n}").as_str(), to("gone", millis(10)))]).await;
+        bed.pass(seconds(50)).await;
+        let forgotten = || lines("destination is not counted as failing any more");
+        assert_eq!((lines("destination is given up"), forgotten()), (n, n - 1), "{}", log.text());
+        bed.pass(seconds(40)).await;
+        assert_eq!(forgotten(), n, "{}", log.text());
+        assert!(
+            log.text().contains("destination=\"gone\"") || log.text().contains("destination=gone"),
+            "{}",
+            log.text()
+        );
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use crate::engine::claiming::capacity::CapacityShare;
@@ -52,8 +53,8 @@ impl Claimer {
     pub(in crate::engine) async fn run(self) {
         let pulse = self.context.pulses.start(format!("claimer {} {}", self.shard.shard, self.lane.lane));
         let mut next_claim = NextClaim::default();
-        // Whether the log already says that the timeline refuses claims.
-        let mut refused = false;
+        // Since when the timeline refuses claims.
+        let mut refused = None;
         loop {
             pulse.beat();
             let Some(trial) = self.unless_stopping(self.admitted(&mut next_claim)).await else {
@@ -128,7 +129,7 @@ impl Claimer {
     async fn claim(
         &self,
         next_claim: &mut NextClaim,
-        refused: &mut bool,
+        refused: &mut Option<Instant>,
         mut shares: [CapacityShare; 2],
         trial: Option<u64>,
     ) -> bool {
@@ -157,8 +158,9 @@ impl Claimer {
         if !claimed.occurrences.is_empty() {
             fault::reached(Point::AfterClaim);
         }
-        if std::mem::take(refused) {
-            info!(lane = %self.lane.lane, shard = %self.shard.shard, "redis accepts claims again");
+        if let Some(since) = refused.take() {
+            let outage_s = since.elapsed().as_secs();
+            info!(lane = %self.lane.lane, shard = %self.shard.shard, outage_s, "redis accepts claims again");
         }
         self.learn(next_claim, kind, after, &claimed);
         if claimed.occurrences.is_empty() {
@@ -242,14 +244,15 @@ impl Claimer {
     }
 
     /// Handles a failed claim: returns the occurrences that it may have taken, or pauses before the next claim.
-    async fn failed(&self, refused: &mut bool, token: Token, error: TimelineError) {
+    async fn failed(&self, refused: &mut Option<Instant>, token: Token, error: TimelineError) {
         match error {
             TimelineError::Unavailable(_) | TimelineError::Late | TimelineError::LaneChanged => {
                 tokio::time::sleep(Duration::from_millis(50)).await
             }
             TimelineError::Refused(detail) => {
                 // Logged once: the claimer asks twice a second until Redis accepts claims again.
-                if !std::mem::replace(refused, true) {
+                if refused.is_none() {
+                    *refused = Some(Instant::now());
                     warn!(lane = %self.lane.lane, shard = %self.shard.shard, detail, "redis refuses claims");
                 }
                 tokio::time::sleep(Duration::from_millis(500)).await;

@@ -72,8 +72,8 @@ pub(in crate::engine) struct Acceptance {
     /// It ended failures, or was the first message that the destination accepted. In both cases, earlier occurrences
     /// may have returned to the lane.
     pub(in crate::engine) is_change: bool,
-    /// The log said before that the destination is at fault or given up.
-    pub(in crate::engine) is_recovery: bool,
+    /// How long messages failed there, if the log said that the destination is at fault or given up.
+    pub(in crate::engine) recovered_after: Option<Duration>,
 }
 
 /// A destination at which messages fail.
@@ -178,16 +178,17 @@ impl Destinations {
             self.new.accepted(destination);
         }
         if self.remembered.get_mut(destination).is_none() {
-            return Acceptance { is_change: is_first, is_recovery: false };
+            return Acceptance { is_change: is_first, recovered_after: None };
         }
         let known = self.remembered.touch(destination, Instant::now(), Destination::default);
         known.accepted = known.accepted.max(Some(sent));
         let forgiven = known.failures.are_ended_by(sent);
-        let is_recovery = forgiven && known.reported >= Health::AtFault;
+        let recovered_after =
+            (forgiven && known.reported >= Health::AtFault).then(|| known.failures.age(Instant::now()));
         if forgiven {
             known.forgive();
         }
-        Acceptance { is_change: forgiven || is_first, is_recovery }
+        Acceptance { is_change: forgiven || is_first, recovered_after }
     }
 
     /// How long a destination may be at fault before its messages are dead.
@@ -199,6 +200,26 @@ impl Destinations {
     pub(in crate::engine) fn forgive_all(&mut self) {
         self.remembered.values_mut().for_each(Destination::forgive);
         self.new = NewDestinations::default();
+    }
+
+    /// The number of destinations that were reported and are well because their failures are long ago, with the names of
+    /// up to `max`. Their next failure is news again.
+    pub(in crate::engine) fn take_forgotten(&mut self, now: Instant, max: usize) -> Option<(usize, Vec<String>)> {
+        let forgotten = |(name, known): (&str, &Destination)| {
+            let is_forgotten = known.reported >= Health::AtFault && self.health(name, now) == Health::Well;
+            is_forgotten.then(|| name.to_owned())
+        };
+        let mut forgotten: Vec<String> = self.remembered.iter(now).filter_map(forgotten).collect();
+        if forgotten.is_empty() {
+            return None;
+        }
+        for name in &forgotten {
+            self.remembered.get_mut(name).into_iter().for_each(Destination::forgive);
+        }
+        let count = forgotten.len();
+        forgotten.sort_unstable();
+        forgotten.truncate(max);
+        Some((count, forgotten))
     }
 
     /// Notes a failed publish, and returns what is known of its destination.

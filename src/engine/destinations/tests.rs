@@ -48,9 +48,10 @@ fn a_destination_at_fault_is_given_up_after_patience_then_tried_every_5_s() {
     assert_eq!(all.gate("gone", at(start, 32)), DestinationGate::GivenUp("no such topic".into()));
     assert_eq!(all.gate("gone", at(start, 36)), TRIAL, "the next trial");
     assert_eq!(all.gate("other", at(start, 36)), DestinationGate::Open);
-    let change = |is_recovery| Acceptance { is_change: true, is_recovery };
-    assert_eq!(all.accepted("other", at(start, 36)), change(false), "its first one");
-    assert_eq!(all.accepted("gone", at(start, 36)), change(true));
+    let change = |recovered_after| Acceptance { is_change: true, recovered_after };
+    assert_eq!(all.accepted("other", at(start, 36)), change(None), "its first one");
+    let recovered = all.accepted("gone", at(start, 36));
+    assert!(recovered.is_change && recovered.recovered_after.is_some());
     let no_news = Acceptance::default();
     assert_eq!([all.accepted("gone", at(start, 36)), all.accepted("other", at(start, 36))], [no_news; 2]);
     assert_eq!(all.gate("gone", at(start, 37)), DestinationGate::Open, "one was accepted: all is well");

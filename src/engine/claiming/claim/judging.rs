@@ -221,8 +221,8 @@ impl ClaimState {
                 }
                 sink.answered();
                 let acceptance = sink.destinations.lock().accepted(&flight.destination, sent);
-                if acceptance.is_recovery {
-                    sink.log_recovered(&flight.destination);
+                if let Some(failing_for) = acceptance.recovered_after {
+                    sink.log_recovered(&flight.destination, failing_for);
                 }
                 // Occurrences that returned over quota can be published now, so claims start at the oldest again.
                 if acceptance.is_change && self.claim.lane.forget_returns(&flight.destination) {
