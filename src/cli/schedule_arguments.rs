@@ -2,9 +2,10 @@
 
 use clap::Args;
 
+use super::out::Printable;
 use crate::clock::Timestamp;
-use crate::task::local_time;
 use crate::task::spec::write::ScheduleView;
+use crate::task::{local_time, spec};
 
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("when").required(true).args(["in", "at", "every", "cron", "file"]))]
@@ -53,6 +54,11 @@ impl ScheduleArguments {
             spread: self.spread.clone(),
         }
     }
+}
+
+/// Like [`shown_due`], for a due in an answer of the API.
+pub(super) fn shown_answered_due(due: &Printable, zone: Option<&str>) -> String {
+    spec::parse_time(due.as_str()).map_or(due.to_string(), |due| shown_due(due, zone))
 }
 
 /// A due in UTC and, if the schedule has a zone, on the clock there.

@@ -197,7 +197,7 @@ impl Instance {
         let engine = Engine::start(engine, timeline, sinks, config.lanes.clone(), Arc::clone(&metrics));
         let engine = engine.map_err(Failure::usage)?;
         let engine = Arc::new(engine);
-        let (watched, holder, pauses) = (Arc::clone(&engine), Arc::clone(&engine), Arc::clone(&engine));
+        let [watched, holder, pauses, breakers] = std::array::from_fn(|_| Arc::clone(&engine));
         let doors = Doors::start(doors, &intake, &metrics);
         let access = Access::by_tokens(config.tokens.values().cloned());
         let api = Arc::new(Api {
@@ -205,6 +205,7 @@ impl Instance {
             engine: Box::new(move || watched.state()),
             failed_attempt: Box::new(move |id| holder.failed_attempt(id)),
             is_lane_paused: Box::new(move |lane| pauses.is_lane_paused(lane)),
+            is_sink_unavailable: Box::new(move |lane| breakers.is_sink_unavailable(lane)),
             doors: Box::new(doors.states()),
             access: access.clone().on_loopback(listen.ip().is_loopback()),
             metrics,

@@ -165,6 +165,8 @@ fn table(stats: &StatsView) -> String {
     let StatsView { timeline, instance, version, .. } = stats;
     let mut text = format!("redis {}   instance {instance} {version}{others}{dead}\n", timeline.status);
     let now = crate::task::spec::parse_time(stats.now.as_str());
+    // Without an earlier answer of Redis, the numbers are 0.
+    let is_unknown = timeline.status.as_str() != "up" && stats.as_of.is_none();
     let row = |cells: [&str; 9]| {
         let [lane, sink, waiting, overdue, in_flight, paused, per_second, late, oldest] = cells;
         let counts = format!("{waiting:>9} {overdue:>9} {in_flight:>10} {paused:>7}");
@@ -174,7 +176,8 @@ fn table(stats: &StatsView) -> String {
     text += &row(["LANE", "SINK", "WAITING", "OVERDUE", "IN FLIGHT", "PAUSED", "PER SEC", "LATE P99", oldest]);
     for (name, lane) in &stats.lanes {
         let sink = lane.sink.as_ref().map_or("-", Printable::as_str);
-        let numbers = [lane.waiting, lane.overdue, lane.in_flight, lane.paused].map(|number| number.to_string());
+        let numbers = [lane.waiting, lane.overdue, lane.in_flight, lane.paused];
+        let numbers = numbers.map(|number| if is_unknown { "-".to_owned() } else { number.to_string() });
         let oldest = lane.oldest_ms.map(Timestamp::from_millis).zip(now).map(|(head, now)| now.since(head));
         let oldest = oldest.filter(|late| late.as_secs() > 0);
         let oldest = oldest.map_or("-".to_owned(), in_seconds);

@@ -20,7 +20,7 @@ use super::api_caller::{ApiCaller, CallArguments, escaped};
 use super::client::{ApiAnswer, Client};
 use super::feed::BYTE_ORDER_MARK;
 use super::out::{self, Printable};
-use super::schedule_arguments::{ScheduleArguments, shown_due};
+use super::schedule_arguments::{ScheduleArguments, shown_answered_due};
 use super::task_bulk::{self, TaskPauseArguments, TaskResumeArguments, TasksArguments};
 use super::task_count::{self, TaskCountArguments};
 use super::task_export::{self, ExportArguments};
@@ -198,7 +198,7 @@ async fn put(arguments: &PutArguments) -> Result<(), Failure> {
     conditions.extend(arguments.if_absent.then_some((IF_NONE_MATCH, "*")));
     let (answer, view) = call(&arguments.call, Method::PUT, "put", id, "", &conditions, Some(task)).await?;
     let zone = arguments.schedule.zone.as_deref();
-    let shown = |due: &Printable| spec::parse_time(due.as_str()).map_or(due.to_string(), |due| shown_due(due, zone));
+    let shown = |due: &Printable| shown_answered_due(due, zone);
     show(&arguments.call, &answer, || {
         let overdue = if view.overdue { "; it is overdue and due at once" } else { "" };
         let paused = if view.status.as_str() == "paused" { "; it stays paused" } else { "" };

@@ -6,7 +6,10 @@ use serde::Deserialize;
 
 use super::api_caller::{ApiCaller, CallArguments, with_query};
 use super::out::{self, Printable};
+use super::schedule_arguments::shown_answered_due;
 use super::{Failure, say, tell};
+use crate::clock::Timestamp;
+use crate::task::local_time;
 
 pub(super) const EXAMPLES: &str = "Examples:
   punctual task list --status overdue
@@ -42,6 +45,9 @@ pub(super) struct TaskListArguments {
     /// Maximum number to show
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
+    /// Show each due on the clock of this zone, too: Europe/Berlin
+    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    zone: Option<String>,
     #[command(flatten)]
     call: CallArguments,
 }
@@ -60,6 +66,9 @@ pub(super) struct UpcomingArguments {
     /// Maximum number to show, 1 to 1000
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     limit: u64,
+    /// Show each due on the clock of this zone, too: Europe/Berlin
+    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    zone: Option<String>,
     #[command(flatten)]
     call: CallArguments,
 }
@@ -85,6 +94,10 @@ struct ListedTaskView {
 /// Shows a line for each task: id, lane, status and due.
 pub(super) async fn list(arguments: &TaskListArguments) -> Result<(), Failure> {
     let caller = ApiCaller::new(&arguments.call)?;
+    let line = |task: &ListedTaskView| {
+        let status = if task.overdue { "overdue" } else { task.status.as_str() };
+        format!("{}  {}  {status}  {}\n", task.id, task.lane, shown_answered_due(&task.due, arguments.zone.as_deref()))
+    };
     caller.list("/v1/tasks", &arguments.filter.given(), arguments.limit, "cannot list tasks", line).await
 }
 
@@ -99,7 +112,8 @@ pub(super) async fn upcoming(arguments: &UpcomingArguments) -> Result<(), Failur
         return out::json(&answer.text);
     }
     let row = |task: &ListedTaskView| {
-        format!("{}  {}  {}{}\n", task.due, task.id, task.lane, if task.overdue { "  overdue" } else { "" })
+        let due = shown_answered_due(&task.due, arguments.zone.as_deref());
+        format!("{due}  {}  {}{}\n", task.id, task.lane, if task.overdue { "  overdue" } else { "" })
     };
     say(&page.items.iter().map(row).collect::<String>())?;
     if page.more {
@@ -108,9 +122,12 @@ pub(super) async fn upcoming(arguments: &UpcomingArguments) -> Result<(), Failur
     Ok(())
 }
 
-fn line(task: &ListedTaskView) -> String {
-    let status = if task.overdue { "overdue" } else { task.status.as_str() };
-    format!("{}  {}  {status}  {}\n", task.id, task.lane, task.due)
+/// Parses the name of a time zone.
+fn zone(name: &str) -> Result<String, String> {
+    match local_time(Timestamp::from_millis(0), name) {
+        Some(_) => Ok(name.to_owned()),
+        None => Err("a name of the IANA database such as `Europe/Berlin` is expected".to_owned()),
+    }
 }
 
 impl FilterArguments {

@@ -59,8 +59,8 @@ pub struct ApiLimits {
 /// Returns the last failed publish of a task's occurrence.
 pub type FindFailedAttempt = Box<dyn Fn(&TaskId) -> Option<FailedAttempt> + Send + Sync>;
 
-/// Whether a lane was paused a moment ago.
-pub type IsLanePaused = Box<dyn Fn(&Lane) -> bool + Send + Sync>;
+/// Answers a question about a lane.
+pub type AskAboutLane = Box<dyn Fn(&Lane) -> bool + Send + Sync>;
 
 /// The parts that the API uses.
 pub struct Api {
@@ -71,7 +71,9 @@ pub struct Api {
     /// Returns the last failed publish of a task's occurrence, if this instance holds it.
     pub failed_attempt: FindFailedAttempt,
     /// Whether a lane was paused a moment ago.
-    pub is_lane_paused: IsLanePaused,
+    pub is_lane_paused: AskAboutLane,
+    /// Whether the sink of a lane is unavailable.
+    pub is_sink_unavailable: AskAboutLane,
     /// Returns the state of the doors.
     pub doors: Box<dyn Fn() -> Vec<DoorState> + Send + Sync>,
     /// The configured tokens.

@@ -67,6 +67,15 @@ async fn a_task_in_flight_shows_its_failed_attempts() {
 }
 
 #[tokio::test]
+async fn a_task_shows_that_the_sink_of_its_lane_is_unavailable() {
+    let stage = Stage::start().await;
+    stage.put("well", ONCE).await;
+    stage.put("waits", r#"{"schedule":{"in":"10s"},"lane":"alerts","message":{"destination":"pages"}}"#).await;
+    assert_eq!(stage.get("/v1/tasks/well").await.json().get("sink_unavailable"), None);
+    assert_eq!(stage.get("/v1/tasks/waits").await.json()["sink_unavailable"], json!(true));
+}
+
+#[tokio::test]
 async fn an_answer_shows_the_dues_that_follow() {
     let stage = Stage::start().await;
     let every = stage.put("e", r#"{"schedule":{"every":"30s","limit":3},"message":{}}"#).await.json();

@@ -165,6 +165,7 @@ impl<T: Timeline> Stage<T> {
                 let state = pauses.lock().unwrap();
                 state.lanes.iter().any(|state| state.lane == *lane && state.pause.is_some())
             }),
+            is_sink_unavailable: Box::new(move |lane| lane.as_str() == "alerts"),
             doors: Box::new(Vec::new),
             access: terms.access,
             metrics: Arc::clone(&metrics),

@@ -31,7 +31,7 @@ fn the_status_is_a_row_for_each_lane() {
 
 #[test]
 fn the_status_says_what_is_wrong() {
-    let stats = json!({
+    let mut stats = json!({
         "instance": "i0", "version": "0", "now": "2026-11-21T12:01:05.000Z", "as_of": "2026-11-21T12:00:00.000Z", "dead": 3,
         "timeline": {"status": "down", "detail": "connection \u{1b}[2Jrefused", "lost": "2026-11-21T11:00:00.000Z"},
         "lanes": {
@@ -77,6 +77,12 @@ fn the_status_says_what_is_wrong() {
     }
     assert!(shown.out.lines().any(|line| line.starts_with("default") && line.ends_with("  1m5s")), "{}", shown.out);
     assert!(!shown.out.contains('\u{1b}'));
+    // Redis was never reached, so 0 would be a guess.
+    stats["as_of"].take();
+    let unknown = run(&["status", "--url", &fake_server("200 OK", stats.to_string().as_bytes())]);
+    let default: Vec<&str> =
+        unknown.out.lines().find(|line| line.starts_with("default")).unwrap().split_whitespace().collect();
+    assert_eq!(default[2..6], ["-"; 4], "{}", unknown.out);
     let wrong = run(&["status", "--url", &fake_server("200 OK", b"<html>")]);
     assert_eq!((wrong.code, wrong.out.as_str()), (Some(1), ""));
 }

@@ -375,6 +375,12 @@ fn what_is_upcoming_is_shown_by_due() {
     assert_eq!((shown.code, shown.err.as_str()), (Some(0), ""));
     let ids: Vec<&str> = shown.out.lines().map(|line| line.split("  ").nth(1).unwrap()).collect();
     assert_eq!(ids, ["first", "second", "third"]);
+    let local = run(&["task", "upcoming", "--zone", "Asia/Kolkata", "--limit", "1", "--url", &url]);
+    assert!(local.out.contains(" +05:30 Asia/Kolkata  first  default\n"), "{}", local.out);
+    let listed = run(&["task", "list", "--zone", "Asia/Kolkata", "--url", &url]);
+    assert!(listed.out.lines().all(|line| line.ends_with(" +05:30 Asia/Kolkata")), "{}", listed.out);
+    let nowhere = run(&["task", "list", "--zone", "Mars", "--url", &url]);
+    assert!(nowhere.code == Some(2) && nowhere.err.contains("a name of the IANA database"), "{}", nowhere.err);
     let some = run(&["task", "upcoming", "--limit", "1", "--url", &url]);
     assert_eq!(some.out.lines().count(), 1);
     assert!(some.err.starts_with("there are more"), "{}", some.err);

@@ -174,6 +174,7 @@ async fn put(parts: Vec<Vec<u8>>) -> Vec<Value> {
         engine: Box::new(move || state.clone()),
         failed_attempt: Box::new(|_| None),
         is_lane_paused: Box::new(|_| false),
+        is_sink_unavailable: Box::new(|_| false),
         doors: Box::new(Vec::new),
         access: Access::default(),
         metrics: Arc::new(Metrics::new("0", "i0")),

@@ -136,7 +136,8 @@ pub(super) async fn get(
                 None => None,
             };
             let lane_paused = (api.is_lane_paused)(&record.lane);
-            let shown = Shown { failed, next, lane_paused, now: api.intake.clock().now() };
+            let sink_unavailable = (api.is_sink_unavailable)(&record.lane);
+            let shown = Shown { failed, next, lane_paused, sink_unavailable, now: api.intake.clock().now() };
             match task_view(&id, &record, held, shown, &caller) {
                 Ok(view) => {
                     let tag = conditions::entity_tag(TaskRevision::of(&record));

@@ -118,6 +118,10 @@ pub(super) struct HeldTaskView<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     lane_paused: bool,
+    /// Whether the sink of its lane is unavailable, as the asked instance sees it, so that it waits even when it is due.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    sink_unavailable: bool,
     /// An instance could not parse its record, because a newer version wrote it or its time zone is unknown. Claims
     /// leave it out until an instance starts that can parse it, or the task is put again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -205,6 +209,7 @@ pub(super) struct Shown {
     pub(super) failed: Option<FailedAttempt>,
     pub(super) next: Option<Vec<Timestamp>>,
     pub(super) lane_paused: bool,
+    pub(super) sink_unavailable: bool,
     pub(super) now: Timestamp,
 }
 
@@ -213,7 +218,7 @@ pub(super) fn task_view(
     id: &TaskId,
     record: &Record,
     held: StoredTask,
-    Shown { failed, next, lane_paused, now }: Shown,
+    Shown { failed, next, lane_paused, sink_unavailable, now }: Shown,
     caller: &Caller,
 ) -> Result<String, serde_json::Error> {
     let counts = record.task.schedule.is_recurring().then(|| CountsView {
@@ -237,6 +242,7 @@ pub(super) fn task_view(
         last_error: failed.map(|failed| failed.detail),
         pause: held.pause.map(|pause| TaskPauseView::of(pause, caller)),
         lane_paused,
+        sink_unavailable,
         unreadable: held.unreadable,
         created: record.created.to_string(),
         updated: record.updated.to_string(),
