@@ -25,7 +25,6 @@ mod lane_log;
 mod leases;
 pub mod list;
 mod prober;
-mod put_refusals;
 mod state;
 pub mod steering;
 mod throttle;
