@@ -6,25 +6,24 @@
 //! both are asked in parallel. A connection does not follow a failover: a caller that gets `READONLY`, or loses the connection, makes a
 //! new one.
 
-use std::io;
+mod connection;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::aio::{MultiplexedConnection, PubSub};
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::aio::PubSub;
 use redis::{AsyncConnectionConfig, ErrorKind, RedisConnectionInfo, RedisError, Value};
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
+use self::connection::Stream;
+pub use self::connection::{Commands, RedisSocket};
 use crate::away::{Away, Cause};
 use crate::redis_replies::LimitedReplies;
 use crate::target::{Scheme, Target, address};
@@ -67,60 +66,6 @@ fn scheme_of(url: &str) -> Result<(Scheme, &str), SinkError> {
 fn is_of_cluster(target: &Target) -> bool {
     target.scheme == CLUSTER || target.scheme == CLUSTER_TLS
 }
-
-/// Keep-alive settings of a socket.
-#[derive(Clone, Copy, Debug)]
-pub struct RedisSocket {
-    /// A silent peer is probed after this time, three times.
-    pub probe_after: Duration,
-    /// The pause between two probes.
-    pub probe_every: Duration,
-    /// How long the peer may take to acknowledge sent data. Linux only.
-    pub acknowledged_in: Duration,
-    /// Whether data that is unsent when the connection is dropped is discarded. Otherwise the system sends it later.
-    pub discard_unsent: bool,
-}
-
-/// A connection for commands. Dropping it ends the task that drives it.
-pub struct Commands {
-    /// The handle for any number of concurrent callers.
-    pub connection: MultiplexedConnection,
-    /// The server that it leads to.
-    server: (String, u16),
-    driver: JoinHandle<()>,
-    /// Set by `end`. The driver notices the end only when it is next polled; until then the connection must not look
-    /// alive.
-    ended: AtomicBool,
-}
-
-impl Commands {
-    /// Name or address of the server that it leads to, and its port.
-    pub fn server(&self) -> &(String, u16) {
-        &self.server
-    }
-
-    /// Whether the connection seems usable.
-    pub fn alive(&self) -> bool {
-        !self.ended.load(Ordering::SeqCst) && !self.driver.is_finished()
-    }
-
-    /// Ends the connection at once, for all its users.
-    pub fn end(&self) {
-        self.ended.store(true, Ordering::SeqCst);
-        self.driver.abort();
-    }
-}
-
-impl Drop for Commands {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// A socket, with or without TLS.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl RedisAccess {
     /// Parses `redis://[[user]:password@]host[:port][/database]`, `rediss://` for TLS, and
@@ -290,7 +235,7 @@ impl RedisAccess {
         config: AsyncConnectionConfig,
         limit: Duration,
     ) -> Result<Commands, Away> {
-        let server = &commands.server;
+        let server = commands.server();
         let made = timeout(limit, self.log_in_at(server, socket, config)).await;
         let made = made.unwrap_or_else(|_| Err(format!("no answer within {limit:?}").into()));
         made.map_err(|away| self.of_master(server, away))
@@ -302,7 +247,7 @@ impl RedisAccess {
     /// # Errors
     /// Why that did not succeed within `limit`.
     pub async fn subscribe(&self, commands: &Commands, socket: RedisSocket, limit: Duration) -> Result<PubSub, Away> {
-        let server = &commands.server;
+        let server = commands.server();
         let subscribing = async {
             let stream = self.stream(server, socket).await?;
             PubSub::new(&self.login()?, stream).await.map_err(|error| away(&error))
@@ -340,7 +285,7 @@ impl RedisAccess {
         config: AsyncConnectionConfig,
     ) -> Result<Commands, Away> {
         let stream = self.stream(server, socket).await?;
-        commands(server, &self.login()?, stream, config).await
+        Commands::log_in(server, &self.login()?, stream, config).await
     }
 
     /// Adds the address of a server that the URL does not contain.
@@ -363,7 +308,7 @@ impl RedisAccess {
             login = login.set_password(password.expose_secret());
         }
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let commands = commands(sentinel, &login, stream, config).await?;
+        let commands = Commands::log_in(sentinel, &login, stream, config).await?;
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("get-master-addr-by-name").arg(master);
         let answer = ask.query_async::<Option<(String, u16)>>(&mut commands.connection.clone()).await;
@@ -403,31 +348,6 @@ impl std::fmt::Debug for RedisAccess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RedisAccess").field("address", &self.address()).field("tls", &self.tls).finish_non_exhaustive()
     }
-}
-
-impl RedisSocket {
-    /// Sends small writes at once, and detects a dead peer.
-    fn prepare(self, stream: &TcpStream) -> io::Result<()> {
-        stream.set_nodelay(true)?;
-        let socket = SockRef::from(stream);
-        let keepalive = TcpKeepalive::new().with_time(self.probe_after).with_interval(self.probe_every).with_retries(3);
-        socket.set_tcp_keepalive(&keepalive)?;
-        #[cfg(target_os = "linux")]
-        socket.set_tcp_user_timeout(Some(self.acknowledged_in))?;
-        if self.discard_unsent { socket.set_linger(Some(Duration::ZERO)) } else { Ok(()) }
-    }
-}
-
-async fn commands(
-    server: &(String, u16),
-    login: &RedisConnectionInfo,
-    stream: Box<dyn Stream>,
-    config: AsyncConnectionConfig,
-) -> Result<Commands, Away> {
-    let made = MultiplexedConnection::new_with_config(login, stream, config).await;
-    let (connection, driver) = made.map_err(|error| away(&error))?;
-    let driver = tokio::spawn(driver);
-    Ok(Commands { connection, server: server.clone(), driver, ended: AtomicBool::new(false) })
 }
 
 /// The result of the first successful attempt; otherwise the errors of all. The next attempt starts when one has
