@@ -18,7 +18,7 @@ fn copy_folder(from: &Path, to: &Path) {
 }
 
 /// Runs `redis-cli --cluster`, and answers its questions with yes.
-fn redis_cluster(arguments: &[&str]) -> String {
+pub(super) fn redis_cluster(arguments: &[&str]) -> String {
     let mut command = Command::new("sh");
     command.args(["-c", "yes yes | timeout 120 redis-cli --cluster \"$@\"", "sh"]).args(arguments);
     let done = command.output().expect("redis-cli runs");

@@ -3,8 +3,10 @@
 
 mod check;
 mod failures;
+mod lost_writes;
 mod migration;
 mod moves;
+mod secured;
 
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use serde_json::Value;
 
 use crate::support::clock::ServerClock;
 use crate::support::cluster::Cluster;
+use crate::support::ledger::Tally;
 use crate::support::load::Load;
 use crate::support::published::read_stream;
 use crate::support::punctual::Punctual;
@@ -77,7 +80,7 @@ fn layout_node(cluster: &Cluster) -> usize {
 }
 
 /// Waits until nothing waits or is in flight, and checks that the published messages equal the ledger.
-fn check(name: &str, instance: &Punctual, load: &Load, sink: &RedisServer) {
+fn check(name: &str, instance: &Punctual, load: &Load, sink: &RedisServer) -> Tally {
     let is_empty = || {
         let lane = &stats(instance)["lanes"]["default"];
         lane["waiting"] == 0 && lane["in_flight"] == 0
@@ -95,6 +98,7 @@ fn check(name: &str, instance: &Punctual, load: &Load, sink: &RedisServer) {
     let published = read_stream(sink.server.port, "out");
     let tally = load.ledger().check(&published).unwrap_or_else(|faults| panic!("{name}: {faults}{}", load.answers()));
     say(&format!("cluster, {name}: {tally}; {}", load.answers()));
+    tally
 }
 
 /// Runs a load on an instance, and `trouble` in the middle of it.

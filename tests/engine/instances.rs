@@ -94,9 +94,18 @@ async fn each_shard_is_claimed_by_one_instance() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_dies_is_replaced_by_its_deputies() {
+async fn an_instance_of_five_that_dies_is_replaced_by_its_deputies() {
+    one_dies_of(5).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_twenty_that_dies_is_replaced_by_its_deputies() {
+    one_dies_of(20).await;
+}
+
+async fn one_dies_of(count: usize) {
     let (log, _guard) = Log::begin();
-    let (bed, mut engines) = start(5).await;
+    let (bed, mut engines) = start(count).await;
     let tasks = put_steadily(&bed, "a", seconds(1), 6000).await;
     bed.pass(millis(2500)).await;
     // It holds nothing at this moment: its sink answers at once.

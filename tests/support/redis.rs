@@ -166,6 +166,11 @@ pub(crate) struct SecureRedis {
 impl SecureRedis {
     /// Starts a server without persistence.
     pub(crate) fn start(certificates: &Arc<Certificates>, password: &str) -> SecureRedis {
+        SecureRedis::start_with(certificates, password, &[])
+    }
+
+    /// The same, with more arguments.
+    pub(crate) fn start_with(certificates: &Arc<Certificates>, password: &str, more: &[&str]) -> SecureRedis {
         let server = Server::start("redis-server", |port, dir| {
             let file = |path: std::path::PathBuf| path.display().to_string();
             let secret = format!(">{password}");
@@ -181,6 +186,7 @@ impl SecureRedis {
             ] {
                 arguments.extend([option.to_owned(), value]);
             }
+            arguments.extend(more.iter().map(|argument| (*argument).to_owned()));
             arguments
         });
         SecureRedis { server, certificates: Arc::clone(certificates), password: password.to_owned() }

@@ -109,7 +109,8 @@ fn relay(connection: usize, client: &TcpStream, server: u16, answer: &Answer, lo
             continue;
         }
         to_server.write_all(&raw)?;
-        if asked.is("SUBSCRIBE") {
+        // A replica of the server sends `PSYNC`.
+        if asked.is("SUBSCRIBE") || asked.is("PSYNC") {
             // From here on the server sends without requests.
             let (mut to_server, mut commands) = (server.try_clone()?, commands);
             std::thread::spawn(move || std::io::copy(&mut commands, &mut to_server));
