@@ -1,7 +1,11 @@
 //! Masters are replaced by replicas that lack their last writes. What was published then comes again, under the same key.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 use crate::support::have;
+use crate::support::scripted::{Asked, Scripted};
 
 /// Number of tasks of each kind.
 const TASKS: usize = 10;
@@ -54,6 +58,42 @@ fn what_was_claimed_before_a_failover_that_lost_the_claim_comes_again_under_its_
     assert!(tally.expected == 2 * TASKS && tally.copies >= TASKS, "{tally}");
     let lost = instance.log_lines(&["lease lost before the claim was settled"]);
     assert!(!lost.is_empty(), "a settle of a claim that the new master does not know: {}", instance.log());
+}
+
+/// The master runs a put and dies before its reply arrives. Takes more than five seconds: a replica takes over after the node
+/// timeout.
+#[test]
+fn a_put_whose_reply_dies_with_the_master_is_published_once() {
+    if !have("redis-server") || !have("redis-cli") {
+        return;
+    }
+    let (cluster, sink) = (Arc::new(Cluster::start(1)), RedisServer::start(&[]));
+    let id = id_in(shards_of(&cluster, 0)[0], "unanswered");
+    let (seen, killer, was_killed) = (id.clone(), Arc::clone(&cluster), AtomicBool::new(false));
+    let relay = Scripted::losing(
+        cluster.nodes[0].server.port,
+        |_| None,
+        move |asked: &Asked| {
+            let is_put =
+                asked.words.iter().any(|word| word.contains(&seen)) && !was_killed.swap(true, Ordering::Relaxed);
+            if is_put {
+                let mut master = killer.nodes[0].connect();
+                let replicas: u32 = redis::cmd("WAIT").arg(1).arg(10_000).query(&mut master).expect("a number");
+                assert_eq!(replicas, 1);
+                killer.nodes[0].server.signal("KILL");
+            }
+            is_put
+        },
+    );
+    announce(&cluster, 0, relay.port);
+    let mut instance = Punctual::start(&config(&cluster, &sink, ""));
+    let load = Load::new(vec![instance.api()], &clock_of(&cluster.nodes[1]), "default", "out");
+    assert!(!load.put_as(&id, 6000), "{}", load.answers());
+    assert!(load.answers().contains("503 timeline_unknown"), "{}", load.answers());
+    cluster.until_master(3, true);
+    instance.until("done", |_| read_stream(sink.server.port, "out").len() == 1);
+    let tally = check("a put without a reply", &instance, &load, &sink);
+    assert_eq!((tally.messages, tally.copies), (1, 0));
 }
 
 /// An old master serves on: it and the rest of the cluster do not know of each other any more, and one of two instances

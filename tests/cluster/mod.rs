@@ -79,6 +79,17 @@ fn layout_node(cluster: &Cluster) -> usize {
     cluster.master_of(cluster.nodes[0].slot("punctual:{default}:layout"), 0)
 }
 
+/// Lets all nodes name this port for a node, in front of which a relay listens there.
+fn announce(cluster: &Cluster, node: usize, port: u16) {
+    let change = ["SET", "cluster-announce-port", &port.to_string()];
+    redis::cmd("CONFIG").arg(&change).exec(&mut cluster.nodes[node].connect()).expect("another port");
+    let is_known = |node: &RedisServer| {
+        let nodes: String = redis::cmd("CLUSTER").arg("NODES").query(&mut node.connect()).expect("its nodes");
+        nodes.contains(&format!(":{port}@"))
+    };
+    assert!(patient(PUBLISH_LIMIT, || cluster.nodes.iter().all(is_known)), "{port}");
+}
+
 /// Waits until nothing waits or is in flight, and checks that the published messages equal the ledger.
 fn check(name: &str, instance: &Punctual, load: &Load, sink: &RedisServer) -> Tally {
     let is_empty = || {

@@ -80,16 +80,8 @@ fn a_put_whose_slot_moves_before_it_is_confirmed_is_confirmed_by_the_new_master(
         }
         None
     });
-    // The other nodes name the relay, too.
-    let port = relay.port.to_string();
-    let announce = ["SET", "cluster-announce-port", &port];
-    redis::cmd("CONFIG").arg(&announce).exec(&mut cluster.nodes[0].connect()).expect("another port");
-    let is_known = |node: &RedisServer| {
-        let nodes: String = redis::cmd("CLUSTER").arg("NODES").query(&mut node.connect()).expect("its nodes");
-        nodes.contains(&format!(":{port}@"))
-    };
-    assert!(patient(PUBLISH_LIMIT, || cluster.nodes.iter().all(is_known)));
-    let url = format!("redis+cluster://127.0.0.1:{port}");
+    announce(&cluster, 0, relay.port);
+    let url = format!("redis+cluster://127.0.0.1:{}", relay.port);
     let instance = Punctual::start(&config_of(&url, &sink, "durability = \"replica\"\n"));
     let put = |id: &str| instance.api().put(id, LATER).expect("an answer");
     assert_eq!(put(&id_in(shard, "before")).status, 201);
