@@ -8,7 +8,7 @@ use crate::support::cluster::NODE_TIMEOUT;
 use crate::support::have;
 use crate::support::scripted::{Asked, Scripted};
 use crate::support::server::free_port;
-use crate::trouble::clocks::Wall;
+use crate::trouble::clocks::{Wall, redis_by};
 
 /// Takes more than five seconds: a replica takes the place of its master only after the node timeout.
 #[test]
@@ -261,14 +261,25 @@ fn a_cluster_that_was_away_as_a_whole_is_found_again() {
 /// had set it.
 #[test]
 fn a_new_master_whose_clock_is_behind_decides_the_time_of_its_shards() {
+    fail_over_to_a_clock_with(-2);
+}
+
+/// The same, two seconds ahead.
+#[test]
+fn a_new_master_whose_clock_is_ahead_decides_the_time_of_its_shards() {
+    fail_over_to_a_clock_with(2);
+}
+
+fn fail_over_to_a_clock_with(difference_s: i64) {
     if !have("redis-server") || !have("redis-cli") {
         return;
     }
     let Some(wall) = Wall::new() else { return };
-    wall.set(-2);
+    wall.set(difference_s);
     let options = ["--cluster-require-full-coverage", "no"];
     let mut cluster = Cluster::start_in(1, &options, &wall.environment(":libc.so.6"));
-    let sink = RedisServer::start(&[]);
+    // The sink tells whether a message was early, so its clock is never behind one that decides.
+    let sink = if difference_s > 0 { redis_by(&wall) } else { RedisServer::start(&[]) };
     let mut instance = Punctual::start(&config(&cluster, &sink, "durability = \"replica\"\n"));
     let load = Load::new(vec![instance.api()], &clock(&cluster), "default", "out");
     let claims = |instance: &Punctual| instance.api().metric("punctual_claims_empty_total{lane=\"default\"}");
@@ -283,9 +294,9 @@ fn a_new_master_whose_clock_is_behind_decides_the_time_of_its_shards() {
         let empty = claims(instance) - before;
         assert!(empty < 3000.0, "{empty} empty claims in 3 s");
     });
-    let behind = clock_of(&cluster.nodes[1]).now() - clock_of(&cluster.nodes[3]).now();
-    assert!((1000..3000).contains(&behind), "{behind}");
-    check("a master whose clock is behind", &instance, &load, &sink);
+    let ahead = clock_of(&cluster.nodes[3]).now() - clock_of(&cluster.nodes[1]).now();
+    assert!((-1000..=1000).contains(&(ahead - difference_s * 1000)), "{ahead}");
+    check(&format!("a master whose clock differs by {difference_s} s"), &instance, &load, &sink);
 }
 
 /// With Redis' default, all masters refuse while the slots of one are not covered. Takes more than five seconds: a replica

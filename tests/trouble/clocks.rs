@@ -58,7 +58,7 @@ impl Wall {
 }
 
 /// A Redis that uses this clock. Its allocator asks for the time before libfaketime is ready, and gets the system's.
-fn redis_by(wall: &Wall) -> RedisServer {
+pub(crate) fn redis_by(wall: &Wall) -> RedisServer {
     let server = Server::start("env", |port, dir| {
         let mut arguments = wall.environment(":libc.so.6");
         let (port, dir) = (port.to_string(), dir.display().to_string());
