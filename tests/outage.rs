@@ -1,6 +1,7 @@
 //! Every server around an instance fails in turn, under load. All promised messages are still published, never early,
 //! and work resumes without help. The log names the fault, and `/readyz` tells whether the instance accepts tasks.
 
+mod causes;
 mod sinks;
 
 use std::io::{ErrorKind, Read};
