@@ -34,6 +34,8 @@ struct State {
     /// Messages that a read has returned, and that are not acknowledged.
     read: Vec<Incoming>,
     acknowledged: Vec<String>,
+    /// Places of messages that another reader has.
+    elsewhere: BTreeSet<String>,
     unavailable: bool,
     refuses_acknowledgements: bool,
 }
@@ -62,6 +64,11 @@ impl MemorySource {
     /// Number of messages that no read has returned.
     pub fn unread(&self) -> usize {
         self.inner.state.lock().waiting.len()
+    }
+
+    /// Lets another reader have a message that was read, as after a rebalance.
+    pub fn hand_over(&self, place: &str) {
+        self.inner.state.lock().elsewhere.insert(place.to_owned());
     }
 
     /// Makes it unreachable, or reachable again.
@@ -107,6 +114,10 @@ impl Source for MemorySource {
         state.read.retain(|message| !places.contains(message.place.as_str()));
         state.acknowledged.extend(receipts.into_iter().map(|receipt| receipt.0));
         Ok(())
+    }
+
+    fn has_another_reader(&self, receipt: &Receipt) -> bool {
+        self.inner.state.lock().elsewhere.contains(&receipt.0)
     }
 
     async fn check(&self) -> Result<(), SourceError> {

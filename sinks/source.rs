@@ -43,6 +43,12 @@ pub trait Source: Send + Sync + 'static {
     /// If the broker did not take them. Call it again with the same receipts.
     async fn acknowledge(&self, receipts: Vec<Receipt>) -> Result<(), SourceError>;
 
+    /// Whether another reader has the message now. It reads the message, too, so a caller that has done nothing for it yet
+    /// leaves it to that reader. `false` if that is not known.
+    fn has_another_reader(&self, _receipt: &Receipt) -> bool {
+        false
+    }
+
     /// Checks that the broker answers and has what is to be read. Reads and writes nothing.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The callbacks of librdkafka. Delivery reports go to the inbox of their publish, errors update the health of the
 //! brokers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -56,6 +57,8 @@ pub(super) struct BrokerHealth {
     troubled: AtomicBool,
     /// Whether a consumer got partitions since this was last read.
     pub(super) is_assigned: AtomicBool,
+    /// The partitions that a consumer has.
+    pub(super) partitions: Mutex<BTreeSet<i32>>,
 }
 
 /// The last error from librdkafka.
@@ -140,6 +143,7 @@ impl BrokerHealth {
             last_error: Mutex::default(),
             troubled: AtomicBool::new(false),
             is_assigned: AtomicBool::new(false),
+            partitions: Mutex::default(),
         }
     }
 

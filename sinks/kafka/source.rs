@@ -110,6 +110,15 @@ struct Poller {
 }
 
 impl ConsumerContext for KafkaContext {
+    fn pre_rebalance(&self, _: &BaseConsumer<KafkaContext>, rebalance: &Rebalance<'_>) {
+        let mut partitions = self.health.partitions.lock();
+        match rebalance {
+            Rebalance::Assign(list) => partitions.extend(list.elements().iter().map(|one| one.partition())),
+            Rebalance::Revoke(list) => list.elements().iter().for_each(|one| _ = partitions.remove(&one.partition())),
+            Rebalance::Error(_) => {}
+        }
+    }
+
     fn post_rebalance(&self, _: &BaseConsumer<KafkaContext>, rebalance: &Rebalance<'_>) {
         if matches!(rebalance, Rebalance::Assign(_)) {
             self.health.is_assigned.store(true, Ordering::Relaxed);
@@ -391,6 +400,12 @@ impl Source for KafkaSource {
             }
             _ => Ok(taken),
         }
+    }
+
+    fn has_another_reader(&self, Receipt(place): &Receipt) -> bool {
+        let Some(consumer) = self.consumer.lock().clone() else { return false };
+        let partition = place.split(' ').next().and_then(|partition| partition.parse().ok());
+        partition.is_some_and(|partition| !consumer.context().health.partitions.lock().contains(&partition))
     }
 
     async fn acknowledge(&self, receipts: Vec<Receipt>) -> Result<(), SourceError> {

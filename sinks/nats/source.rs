@@ -234,7 +234,9 @@ fn place(reply: &str) -> Option<(u64, i64)> {
 impl Source for NatsSource {
     async fn next(&self, max: usize) -> Result<Vec<Incoming>, SourceError> {
         let mut reading = self.reading.lock().await;
-        let pulling = match reading.take() {
+        // Without a client, an acknowledgement has failed. What was not acknowledged comes again, to a new inbox.
+        let former = reading.take().filter(|_| self.client.lock().is_some());
+        let pulling = match former {
             Some(pulling) => reading.insert(pulling),
             None => reading.insert(self.open().await?),
         };

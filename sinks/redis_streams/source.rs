@@ -6,6 +6,7 @@
 //! - The id of an entry begins with the time at which Redis took it, unless the producer chose the id.
 //! - The field `payload` is the body; all others are headers.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub(crate) struct StreamSource {
     /// Number of entries of the next read: halved when a connection is lost, because the reply may have been too large.
     count: AtomicUsize,
     claims: Mutex<IdleClaims>,
+    /// The ids of entries that were read here and are not acknowledged yet. While the door waits they look idle.
+    unacknowledged: Mutex<HashSet<String>>,
 }
 
 /// The search for idle entries.
@@ -90,6 +93,7 @@ impl StreamSource {
             writing: SharedConnection::new(),
             count: AtomicUsize::new(MAX_COUNT),
             claims: Mutex::new(IdleClaims { next: Instant::now(), cursor: "0-0".to_owned() }),
+            unacknowledged: Mutex::default(),
         })
     }
 
@@ -150,7 +154,9 @@ impl StreamSource {
         // At the end of the list it waits; until then it goes on at the next read.
         claims.next = if cursor == "0-0" { now + CLAIM_INTERVAL } else { now };
         claims.cursor = cursor;
-        Ok(entries.into_iter().flatten().filter_map(|(id, fields)| incoming(id, fields)).collect())
+        let held = self.unacknowledged.lock();
+        let others = entries.into_iter().flatten().filter(|(id, _)| !held.contains(id));
+        Ok(others.filter_map(|(id, fields)| incoming(id, fields)).collect())
     }
 
     async fn read(&self, count: usize) -> Result<Vec<Incoming>, SourceError> {
@@ -189,7 +195,10 @@ impl Source for StreamSource {
         let count = self.count.load(Ordering::Relaxed).clamp(1, max.clamp(1, MAX_COUNT));
         let read = self.read(count).await;
         match &read {
-            Ok(_) => self.count.store((2 * count).min(MAX_COUNT), Ordering::Relaxed),
+            Ok(read) => {
+                self.unacknowledged.lock().extend(read.iter().map(|message| message.place.clone()));
+                self.count.store((2 * count).min(MAX_COUNT), Ordering::Relaxed);
+            }
             Err(SourceError::Away(_)) => self.count.store(count / 2, Ordering::Relaxed),
             Err(SourceError::Missing(_)) => {}
         }
@@ -204,6 +213,10 @@ impl Source for StreamSource {
         let mut command = redis::cmd("XACK");
         command.arg(&self.stream).arg(&self.group).arg(&ids);
         let _number: i64 = self.ask(&self.writing, &command, Duration::ZERO).await?;
+        {
+            let mut held = self.unacknowledged.lock();
+            ids.iter().for_each(|id| _ = held.remove(id));
+        }
         if self.delete {
             let mut command = redis::cmd("XDEL");
             command.arg(&self.stream).arg(&ids);

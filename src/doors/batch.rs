@@ -35,61 +35,54 @@ pub(super) struct Sent {
     pub(super) instruction: Instruction,
 }
 
-/// What is known of an id in the current part.
-enum Former {
-    /// It is put, with this first due.
-    Put { due: Timestamp },
-    /// It is cancelled.
-    Cancel,
+/// What the last message with an id does, and the number of its part.
+struct Former {
+    part: usize,
+    /// The first due of a put; `None` for a cancel.
+    due: Option<Timestamp>,
 }
 
 /// Cuts a batch into parts.
 pub(super) fn plan(batch: Vec<Sent>) -> BatchPlan {
-    let mut plan = BatchPlan::default();
-    let (mut part, mut formers) = (BatchPart::default(), HashMap::<TaskId, Former>::new());
+    let mut plan = BatchPlan { parts: vec![BatchPart::default()], superseded: Vec::new() };
+    let mut formers = HashMap::<TaskId, Former>::new();
     for Sent { number, time, instruction } in batch {
-        let (id, former) = match instruction {
-            Instruction::Skip(_) => continue,
+        match instruction {
+            Instruction::Skip(_) => {}
+            Instruction::Put(put) if !put.names_id => plan.last_part().posts.push((number, put.new)),
             Instruction::Put(put) => {
-                let PutInstruction { new, names_id, due } = *put;
-                if !names_id {
-                    part.posts.push((number, new));
-                    continue;
-                }
+                let PutInstruction { new, due, .. } = *put;
                 let id = new.id.clone();
-                free_id(&id, time, &mut part, &mut formers, &mut plan);
-                part.puts.push((number, new));
-                (id, Former::Put { due })
+                plan.free_id(&id, time, &formers);
+                plan.last_part().puts.push((number, new));
+                formers.insert(id, Former { part: plan.parts.len() - 1, due: Some(due) });
             }
             Instruction::Cancel(id) | Instruction::CancelTooLate(id) => {
-                free_id(&id, time, &mut part, &mut formers, &mut plan);
-                part.cancels.push((number, id.clone()));
-                (id, Former::Cancel)
+                plan.free_id(&id, time, &formers);
+                plan.last_part().cancels.push((number, id.clone()));
+                formers.insert(id, Former { part: plan.parts.len() - 1, due: None });
             }
-        };
-        formers.insert(id, former);
+        }
     }
-    plan.parts.push(part);
     plan
 }
 
-/// Makes the id free in the current part: removes its put if that is superseded, otherwise begins the next part.
-fn free_id(
-    id: &TaskId,
-    time: Option<Timestamp>,
-    part: &mut BatchPart,
-    formers: &mut HashMap<TaskId, Former>,
-    plan: &mut BatchPlan,
-) {
-    match formers.get(id) {
-        None => {}
-        Some(Former::Put { due }) if time.is_some_and(|time| time < *due) => {
-            let at = part.puts.iter().position(|(_, new)| new.id == *id);
-            plan.superseded.extend(at.map(|at| part.puts.remove(at).0));
-        }
-        Some(_) => {
-            plan.parts.push(std::mem::take(part));
-            formers.clear();
+impl BatchPlan {
+    fn last_part(&mut self) -> &mut BatchPart {
+        let last = self.parts.len() - 1;
+        &mut self.parts[last]
+    }
+
+    /// Makes the id free in the last part: removes the former put of the id if that is superseded, from whatever part it is
+    /// in; otherwise begins the next part if the former message is in the last one.
+    fn free_id(&mut self, id: &TaskId, time: Option<Timestamp>, formers: &HashMap<TaskId, Former>) {
+        let Some(former) = formers.get(id) else { return };
+        if former.due.zip(time).is_some_and(|(due, time)| time < due) {
+            let puts = &mut self.parts[former.part].puts;
+            let at = puts.iter().position(|(_, new)| new.id == *id);
+            self.superseded.extend(at.map(|at| puts.remove(at).0));
+        } else if former.part == self.parts.len() - 1 {
+            self.parts.push(BatchPart::default());
         }
     }
 }
@@ -166,6 +159,18 @@ mod tests {
         assert_eq!(
             planned(&[(0, "put a 5"), (1, "put b 5"), (5, "cancel a"), (6, "cancel b")]),
             "put 0, put 1 | cancel 2, cancel 3; superseded []"
+        );
+    }
+
+    #[test]
+    fn a_put_in_an_earlier_part_is_superseded_too() {
+        assert_eq!(
+            planned(&[(0, "put a 10"), (1, "put b 5"), (6, "cancel b"), (7, "cancel a")]),
+            "put 1 | cancel 2, cancel 3; superseded [0]"
+        );
+        assert_eq!(
+            planned(&[(0, "put a 10"), (1, "put b 5"), (6, "cancel b"), (7, "put a 20"), (8, "put a 30")]),
+            "put 1 | put 4, cancel 2; superseded [0, 3]"
         );
     }
 }

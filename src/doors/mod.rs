@@ -15,9 +15,11 @@ mod pump;
 mod rejected;
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use punctual_sinks::source::Source;
@@ -26,7 +28,7 @@ use punctual_sinks::{Sink, headers};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use self::pump::Pump;
 use crate::engine::{AllowedTasks, Intake};
@@ -181,7 +183,15 @@ impl Doors {
             info!(door = door.name, from = door.from, kind = door.source.kind(), "reading tasks from messages");
             let metrics = metrics.door(&door.name);
             let pump = Pump::new(Arc::clone(door), intake.clone(), metrics, Arc::clone(state), stop.clone());
-            tasks.spawn(pump.run());
+            let (name, state) = (door.name.clone(), Arc::clone(state));
+            tasks.spawn(AssertUnwindSafe(pump.run()).catch_unwind().map(move |ended| {
+                if ended.is_err() {
+                    let detail = "a fault of punctual ended this door; restart the instance";
+                    error!(door = name, detail, "a door has ended");
+                    let mut state = state.lock();
+                    (state.status, state.detail) = (DoorStatus::Unavailable, Some(detail.to_owned()));
+                }
+            }));
         }
         Doors { doors, tasks, stop }
     }

@@ -133,11 +133,12 @@ impl Pump {
         }
     }
 
-    async fn process(&self, batch: Vec<Incoming>) -> Result<(), Stopped> {
+    async fn process(&self, mut batch: Vec<Incoming>) -> Result<(), Stopped> {
         let now = self.intake.clock().now();
         if let Some(sent) = batch.last().and_then(|message| message.time_ms) {
             self.metrics.lag.set(now.since(Timestamp::from_millis(sent)).as_secs_f64());
         }
+        batch.iter_mut().for_each(dialects::count_from_last_due);
         let (mut results, mut sent, mut too_late) = (BTreeMap::new(), Vec::with_capacity(batch.len()), Vec::new());
         for (number, message) in batch.iter().enumerate() {
             // The first due of a cron schedule may take long to find, so let other tasks of the runtime run.
@@ -165,7 +166,7 @@ impl Pump {
         let plan = plan(sent);
         results.extend(plan.superseded.into_iter().map(|number| (number, MessageResult::Done("superseded"))));
         for part in plan.parts {
-            self.take_effect(part, &mut results).await?;
+            self.take_effect(part, &batch, &mut results).await?;
         }
         results.extend(too_late.into_iter().map(|number| (number, MessageResult::Done("too_late"))));
         self.reject(&batch, &results).await?;
@@ -191,16 +192,28 @@ impl Pump {
     }
 
     /// Makes the calls of a part. Repeats those that the timeline did not answer, until it has answered all, and for a
-    /// limited time the puts of tasks in flight.
+    /// limited time the puts of tasks in flight. Leaves out messages that another reader has by then.
     async fn take_effect(
         &self,
         mut part: BatchPart,
+        batch: &[Incoming],
         results: &mut BTreeMap<usize, MessageResult>,
     ) -> Result<(), Stopped> {
         let mut backoff = BACKOFF;
-        let begun = Instant::now();
+        let mut in_flight_since = None;
         loop {
-            let waits = self.waits_for_in_flight(begun);
+            // While this batch waited, its reader may have put a later message for the same id.
+            let is_elsewhere = |number: usize| self.door.source.has_another_reader(&batch[number].receipt);
+            let mut is_open = |number: usize| {
+                if !results.contains_key(&number) && is_elsewhere(number) {
+                    results.insert(number, MessageResult::Done("handed_over"));
+                }
+                !results.contains_key(&number)
+            };
+            part.posts.retain(|(number, _)| is_open(*number));
+            part.puts.retain(|(number, _)| is_open(*number));
+            part.cancels.retain(|(number, _)| is_open(*number));
+            let waits = self.waits_for_in_flight(in_flight_since);
             let posts = self.put(PutMode::Post, &part.posts, waits);
             let puts = self.put(PutMode::Put, &part.puts, waits);
             let (posts, puts, cancels) = join3(posts, puts, self.cancel(&part.cancels)).await;
@@ -208,25 +221,27 @@ impl Pump {
             for (number, result) in posts.into_iter().chain(puts).chain(cancels) {
                 match result {
                     Ok(result) => _ = results.insert(number, result),
-                    Err(error) => failed = Some(error),
+                    Err(error) => {
+                        if matches!(error, PutError::InFlight(_)) {
+                            in_flight_since.get_or_insert_with(Instant::now);
+                        }
+                        failed = Some(error);
+                    }
                 }
             }
             let Some(error) = failed else { return Ok(()) };
-            part.posts.retain(|(number, _)| !results.contains_key(number));
-            part.puts.retain(|(number, _)| !results.contains_key(number));
-            part.cancels.retain(|(number, _)| !results.contains_key(number));
             self.stopped(Half::Processing, DoorStatus::Waiting, error.to_string());
             self.pause(&mut backoff).await?;
         }
     }
 
-    /// Whether puts of tasks in flight are repeated. `begun` is when their batch part was first tried.
-    fn waits_for_in_flight(&self, begun: Instant) -> bool {
+    /// Whether puts of tasks in flight are repeated. `since` is when one was first found in flight.
+    fn waits_for_in_flight(&self, since: Option<Instant>) -> bool {
         let gave_up = &mut self.progress.lock().gave_up;
         if gave_up.is_some_and(|at| at.elapsed() < IN_FLIGHT_TIMEOUT * 2) {
             return false;
         }
-        if begun.elapsed() < IN_FLIGHT_TIMEOUT {
+        if since.is_none_or(|since| since.elapsed() < IN_FLIGHT_TIMEOUT) {
             return true;
         }
         *gave_up = Some(Instant::now());

@@ -324,7 +324,7 @@ async fn a_door_waits_for_a_task_in_flight_but_not_without_end() {
     bed.pass(6000).await;
     assert_eq!((bed.source.acknowledged().len(), bed.results("replaced"), bed.status().0), (2, 1, DoorStatus::Up));
 
-    // The destination is full for longer. The next message does not wait, the one after some minutes does.
+    // The destination is full for longer. `4-0` does not wait then, and a minute later `5-0` does.
     bed.claim("i.2").await;
     put("a", "3-0");
     bed.pass(40_000).await;
@@ -337,6 +337,53 @@ async fn a_door_waits_for_a_task_in_flight_but_not_without_end() {
     put("a", "5-0");
     bed.pass(20_000).await;
     assert_eq!((bed.source.acknowledged().len(), bed.status().0), (4, DoorStatus::Waiting));
+}
+
+/// A consumer that failed sends the message again with all its properties, and a delay. The time of the message is that of
+/// the first one.
+#[tokio::test(start_paused = true)]
+async fn a_delay_of_a_forwarded_message_counts_from_its_last_due() {
+    let bed = Bed::start();
+    let due = format!("punctual-due: {}", bed.clock.now().as_millis() - 100);
+    bed.send("1-0", -900_000, &["punctual-in: 5s", "punctual-id: again", &due]);
+    bed.send("2-0", -900_000, &["punctual-in: 5s", "punctual-id: first"]);
+    bed.pass(10).await;
+    let tasks = bed.tasks();
+    assert_eq!((tasks["again"], tasks["first"]), (4890, -895_010));
+}
+
+/// The first message was handed over while the timeline was away: the other reader may have cancelled its task by now.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_another_reader_has_is_left_to_it() {
+    let bed = Bed::start();
+    bed.timeline.set_link_down("no redis");
+    bed.send("1-0", 0, &["punctual-in: 1h", "punctual-id: a"]);
+    bed.send("2-0", 0, &["punctual-in: 1h", "punctual-id: b"]);
+    bed.pass(10_000).await;
+    bed.source.hand_over("1-0");
+    bed.timeline.set_link_up();
+    bed.pass(10_000).await;
+    assert_eq!(bed.tasks().keys().map(String::as_str).collect::<Vec<_>>(), ["b"]);
+    assert_eq!((bed.results("handed_over"), bed.results("created"), bed.status().0), (1, 1, DoorStatus::Up));
+}
+
+/// The timeline was away for longer than a door waits for a task in flight.
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_timeline_takes_nothing_from_the_wait_for_a_task_in_flight() {
+    let bed = Bed::start();
+    let due = format!("punctual-at: {}", bed.clock.now().as_millis() + 1000);
+    bed.send("1-0", 0, &[&due, "punctual-id: a"]);
+    bed.pass(2000).await;
+    bed.claim("i.1").await;
+    bed.timeline.set_link_down("no redis");
+    bed.send("2-0", 0, &[&due, "punctual-id: a", "x: 2"]);
+    bed.pass(120_000).await;
+    bed.timeline.set_link_up();
+    bed.pass(10_000).await;
+    assert_eq!((bed.source.acknowledged().len(), bed.status().0), (1, DoorStatus::Waiting));
+    bed.end_claim("i.1").await;
+    bed.pass(6000).await;
+    assert_eq!((bed.source.acknowledged().len(), bed.results("replaced")), (2, 1));
 }
 
 /// The second put names a lane that does not exist, so it takes the place of nothing.
@@ -397,7 +444,7 @@ async fn a_stop_completes_what_was_read_and_a_death_repeats_it_under_the_same_id
     bed.pass(0).await;
     bed.doors.take().unwrap().stop(Duration::from_secs(5)).await;
     let done = bed.source.acknowledged().len();
-    assert_eq!((done + bed.source.unread(), bed.tasks().len()), (1500, done), "nothing that was read is open");
+    assert_eq!((done + bed.source.unread(), bed.tasks().len()), (1500, done), "all that was read is acknowledged");
 
     let bed = Bed::start();
     bed.timeline.fail_next(Verb::Put, InjectedFault::ReplyLost);

@@ -147,7 +147,8 @@ fn bad_messages_are_rejected_with_their_codes_and_stop_nobody() {
     assert_eq!(warned, 10, "and no more in a minute");
 }
 
-/// Takes more than five seconds: the timeline is away for longer than its calls wait.
+/// Takes more than five seconds: the timeline is away for longer than its calls wait, and than the pause between two searches
+/// for idle entries.
 #[test]
 fn nothing_is_acknowledged_while_the_timeline_is_away() {
     if !have("redis-server") {
@@ -163,15 +164,21 @@ fn nothing_is_acknowledged_while_the_timeline_is_away() {
         let stats = instance.api().send("GET", "/v1/stats", None).expect("an answer").json();
         stats["doors"]["in"]["status"] == "waiting"
     });
-    std::thread::sleep(Duration::from_secs(8));
+    std::thread::sleep(Duration::from_secs(16));
     let read = pending(&broker);
     assert!((1..=200).contains(&read), "{read} are read and not acknowledged");
+    // As after an outage of two minutes. The door has these entries, so it must not read them a second time.
+    let mut idle = ::redis::cmd("XCLAIM");
+    idle.arg(["punctual.in", "punctual", "punctual", "0"].as_slice()).arg(&ids[..usize::try_from(read).unwrap()]);
+    idle.arg(["IDLE", "120000", "JUSTID"].as_slice()).exec(&mut connection).expect("they are idle");
     let ready = instance.api().ready().expect("an answer").json();
     assert!(ready["stopped_doors"]["in"].is_string(), "{ready}");
     timeline.server.restart();
     assert!(patient(TIME_LIMIT, || read_stream(broker.server.port, "out").len() >= ids.len()), "{}", instance.log());
     let order: Vec<String> = read_stream(broker.server.port, "out").into_iter().map(|one| one.payload).collect();
     assert_eq!((order.len(), pending(&broker)), (ids.len(), 0));
+    let read_twice = instance.api().metric("punctual_door_messages_total{door=\"in\",result=\"unchanged\"}");
+    assert_eq!(read_twice, 0.0, "{}", instance.log());
     assert!(!instance.log_lines(&[" WARN ", "a door is stopped"]).is_empty());
     assert!(!instance.log_lines(&[" INFO ", "a door goes on"]).is_empty());
 }

@@ -103,6 +103,15 @@ impl Rejection {
     }
 }
 
+/// Lets a delay count from the due of the occurrence that a consumer forwards, if that is later than the time of its
+/// message. Consumers that try again forward all properties, in RabbitMQ also the time of the first message.
+pub(super) fn count_from_last_due(message: &mut Incoming) {
+    let is_due = |(name, _): &&(String, Bytes)| name.eq_ignore_ascii_case(punctual_sinks::headers::DUE);
+    let due = message.headers.iter().find(is_due).and_then(|(_, due)| std::str::from_utf8(due).ok()?.parse().ok());
+    let due = due.filter(|due| Timestamp::from_millis(*due).is_valid_due());
+    message.time_ms = message.time_ms.map(|time| due.map_or(time, |due| time.max(due)));
+}
+
 /// Reads a message at `now`.
 ///
 /// # Errors
