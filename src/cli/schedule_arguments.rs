@@ -68,3 +68,11 @@ pub(super) fn shown_due(due: Timestamp, zone: Option<&str>) -> String {
         None => due.to_string(),
     }
 }
+
+/// Parses the name of a time zone.
+pub(super) fn zone_name(name: &str) -> Result<String, String> {
+    match local_time(Timestamp::from_millis(0), name) {
+        Some(_) => Ok(name.to_owned()),
+        None => Err("a name of the IANA database such as `Europe/Berlin` is expected".to_owned()),
+    }
+}

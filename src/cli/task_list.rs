@@ -6,10 +6,8 @@ use serde::Deserialize;
 
 use super::api_caller::{ApiCaller, CallArguments, with_query};
 use super::out::{self, Printable};
-use super::schedule_arguments::shown_answered_due;
+use super::schedule_arguments::{shown_answered_due, zone_name};
 use super::{Failure, say, tell};
-use crate::clock::Timestamp;
-use crate::task::local_time;
 
 pub(super) const EXAMPLES: &str = "Examples:
   punctual task list --status overdue
@@ -46,7 +44,7 @@ pub(super) struct TaskListArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Show each due on the clock of this zone, too: Europe/Berlin
-    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    #[arg(long, value_name = "ZONE", value_parser = zone_name)]
     zone: Option<String>,
     #[command(flatten)]
     call: CallArguments,
@@ -67,7 +65,7 @@ pub(super) struct UpcomingArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     limit: u64,
     /// Show each due on the clock of this zone, too: Europe/Berlin
-    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    #[arg(long, value_name = "ZONE", value_parser = zone_name)]
     zone: Option<String>,
     #[command(flatten)]
     call: CallArguments,
@@ -120,14 +118,6 @@ pub(super) async fn upcoming(arguments: &UpcomingArguments) -> Result<(), Failur
         tell("there are more: `--limit` says how many are shown, `--from` where they begin\n");
     }
     Ok(())
-}
-
-/// Parses the name of a time zone.
-fn zone(name: &str) -> Result<String, String> {
-    match local_time(Timestamp::from_millis(0), name) {
-        Some(_) => Ok(name.to_owned()),
-        None => Err("a name of the IANA database such as `Europe/Berlin` is expected".to_owned()),
-    }
 }
 
 impl FilterArguments {

@@ -73,6 +73,23 @@ fn the_dues_of_all_tasks_of_a_file_are_one_table() {
     assert!(wrong.code == Some(1) && wrong.err.contains("line 5: cannot preview: "), "{}", wrong.err);
 }
 
+/// As an instance does with `tasks.zone`.
+#[test]
+fn a_default_zone_is_that_of_cron_schedules_which_name_none() {
+    let cron = ["--cron", "0 9 * * *", "--from", "2027-01-01T00:00:00Z", "--count", "1", "--default-zone", "Asia/Tokyo"];
+    let flags = run(&[&["preview"], &cron[..]].concat());
+    assert_eq!(flags.out, "2027-01-02T00:00:00.000Z  2027-01-02 09:00:00 +09:00 Asia/Tokyo\n", "{}", flags.err);
+    let line = |id: &str, zone: &str| format!(r#"{{"id":"{id}","schedule":{{"cron":"0 9 * * *"{zone}}},"message":{{}}}}"#);
+    let tasks = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(tasks.path(), line("a", "") + "\n" + &line("b", r#","zone":"UTC""#)).expect("two tasks");
+    let path = tasks.path().display().to_string();
+    let both = run(&[&["preview", "-f", &path], &cron[2..]].concat());
+    let dues: Vec<&str> = both.out.lines().map(|line| line.split("  ").next().unwrap_or_default()).collect();
+    assert_eq!(dues, ["2027-01-01T09:00:00.000Z", "2027-01-02T00:00:00.000Z"], "{}{}", both.out, both.err);
+    let nowhere = run(&["preview", "--cron", "0 9 * * *", "--default-zone", "Mars"]);
+    assert_eq!(nowhere.code, Some(2), "{}", nowhere.err);
+}
+
 #[test]
 fn a_file_holds_a_task_or_a_schedule() {
     let schedule = r#"{"every":"1h","start":"2026-01-01T00:00:00Z","limit":2}"#;

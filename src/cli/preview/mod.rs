@@ -10,11 +10,11 @@ use clap::Args;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::cli::schedule_arguments::{ScheduleArguments, shown_due};
+use crate::cli::schedule_arguments::{ScheduleArguments, shown_due, zone_name};
 use crate::cli::{Failure, say, task};
 use crate::clock::{Clock, LocalClock, Timestamp};
-use crate::task::spec::{self, Preview};
-use crate::task::{Fault, Limits, Schedule};
+use crate::task::spec::{self, Preview, Read, ReadOptions};
+use crate::task::{Fault, Lane, Limits, Schedule};
 
 pub(super) const EXAMPLES: &str = "Examples:
   punctual preview --cron '30 2 * * *' --zone Europe/Berlin --from 2027-03-27T00:00:00Z
@@ -42,6 +42,9 @@ pub(super) struct PreviewArguments {
     /// Show all dues before this time, of all tasks of the file in one table
     #[arg(long, value_name = "TIME", requires = "file", conflicts_with = "count")]
     to: Option<String>,
+    /// The zone of cron schedules that name none, which is `tasks.zone` of an instance: Europe/Berlin
+    #[arg(long, value_name = "ZONE", value_parser = zone_name)]
+    default_zone: Option<String>,
     /// How many dues to show, 1 to 100
     #[arg(long, value_name = "NUMBER", default_value_t = 5)]
     count: u64,
@@ -87,15 +90,15 @@ fn of_file(arguments: &PreviewArguments, text: &str, now: Timestamp) -> Result<S
     // checked with its task, so that all faults of the task are reported.
     let asked =
         spec::read_preview(arguments.request_body(r#"{"in":"1s"}"#).as_bytes(), now, None).map_err(|f| refused(&f))?;
-    let read = spec::read(text.as_bytes(), &LIMITS, task.contains_key("id"), asked.from);
-    let read = read.map_err(|faults| refused(&faults))?;
+    let read = arguments.read_task(text, task.contains_key("id"), asked.from)?;
     let preview = Preview { schedule: read.task.schedule, id: asked.id.or(read.id), ..asked };
     let dues = preview.dues().map_err(|fault| refused(&[fault]))?;
     Ok((preview.schedule, dues))
 }
 
 fn of_schedule(arguments: &PreviewArguments, schedule: &str, now: Timestamp) -> Result<ScheduleDues, Failure> {
-    let preview = spec::read_preview(arguments.request_body(schedule).as_bytes(), now, None);
+    let preview =
+        spec::read_preview(arguments.request_body(schedule).as_bytes(), now, arguments.default_zone.as_deref());
     let with_dues = |preview: Preview| Ok((preview.schedule.clone(), preview.dues().map_err(|fault| vec![fault])?));
     preview.and_then(with_dues).map_err(|faults| refused(&faults))
 }
@@ -120,6 +123,13 @@ fn refused(faults: &[Fault]) -> Failure {
 }
 
 impl PreviewArguments {
+    /// Reads a task that is put at `from`.
+    fn read_task(&self, text: &str, expect_id: bool, from: Timestamp) -> Result<Read, Failure> {
+        let zone = self.default_zone.as_deref();
+        let options = ReadOptions { limits: &LIMITS, expect_id, lane: Lane::default(), zone };
+        spec::read_checked(text.as_bytes(), &options, from, &|_, _| None).map_err(|faults| refused(&faults))
+    }
+
     /// The request that the API would get.
     fn request_body(&self, schedule: &str) -> String {
         let mut request_body = format!(r#"{{"schedule":{schedule},"count":{}"#, self.count);

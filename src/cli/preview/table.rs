@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::{LIMITS, PreviewArguments, refused};
+use super::PreviewArguments;
 use crate::cli::schedule_arguments::shown_due;
 use crate::cli::{Failure, say, tell};
 use crate::clock::Timestamp;
@@ -49,7 +49,7 @@ pub(super) fn show(arguments: &PreviewArguments, text: &str, now: Timestamp) -> 
     let (mut rows, mut cut) = (Vec::new(), 0);
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let in_line = |failure: Failure| failure.context(format!("line {}", number + 1));
-        let read = spec::read(line.as_bytes(), &LIMITS, true, from).map_err(|faults| in_line(refused(&faults)))?;
+        let read = arguments.read_task(line, true, from).map_err(in_line)?;
         let Some(id) = read.id else { continue };
         let schedule = read.task.schedule;
         let mut dues = dues(&schedule, &id, from, to, most).map_err(|detail| {

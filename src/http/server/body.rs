@@ -136,7 +136,11 @@ pub(in crate::http) fn too_large(limit: usize) -> Problem {
 }
 
 pub(in crate::http) fn too_slow(limit: Duration) -> Problem {
-    Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", format!("the body did not come within {limit:?}"))
+    Problem::new(
+        StatusCode::REQUEST_TIMEOUT,
+        "too_slow",
+        format!("the body did not come within {limit:?}, the `http.body_timeout` of this instance"),
+    )
 }
 
 pub(in crate::http) fn broken(error: &axum::Error) -> Problem {
