@@ -1,4 +1,4 @@
--- move_due: gives a task that no claim holds another due: now (trigger), or the one after it (skip).
+-- move_due: gives a task that no claim holds another due: now (trigger), or the given one (skip).
 -- WITH  prelude, lanes, marks, pauses
 -- KEYS  1 tasks (hash)  2 changes (hash)  3 crashes (hash)  4 counts (hash)  5 pauses (hash)  6.. due (zset), one per lane
 -- ARGV  1 now ms, "" = Redis' time  2 not_after ms  3 id  4 due ms, "" = now, "new" = now even if it missed its due

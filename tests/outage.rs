@@ -223,7 +223,7 @@ fn redis_may_hang_for_some_seconds() {
     check("Redis stopped for 20 s", &[&instance], &load, stored, || servers.published());
 }
 
-/// Takes more than five seconds: tasks are put and published for some seconds before, during and after the outage.
+/// Takes more than five seconds: Redis is filled, and drains.
 #[test]
 fn a_full_redis_still_drains() {
     if !have("redis-server") || !have("redis-cli") {
@@ -237,7 +237,7 @@ fn a_full_redis_still_drains() {
     put_recurring(&instance.api(), &load, 20, 12);
     servers.timeline.limit_memory(2 << 20);
     let padding = "x".repeat(20_000);
-    // The tasks that fill Redis become due only after all checks of a full one.
+    // The tasks that fill Redis normally become due after all checks of a full one.
     let filled = patient(SOON, || !load.put(8000, &padding));
     assert!(filled, "2 MiB become full: {}", load.answers());
     let refused = load.refused().expect("a put is refused");

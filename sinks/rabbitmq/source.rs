@@ -40,7 +40,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of bytes of one read, beyond the first message.
 const MAX_READ_BYTES: usize = 8 << 20;
 
-/// The beginning of the names of headers that say something about the schedule.
+/// The beginning of the names of headers that doors read.
 const OWN: &str = "punctual-";
 
 /// The header with the time in ms.
@@ -49,7 +49,7 @@ const TIME: &str = "timestamp_in_ms";
 /// A property `timestamp` from this one on is in ms: as seconds, it would be in the year 5138.
 const MIN_MS: i64 = 100_000_000_000;
 
-/// Maximum number of messages of one read, and half of those that are not acknowledged. lapin holds all of them in memory.
+/// Maximum number of messages of one read. Twice as many may be unacknowledged. lapin holds all of them in memory.
 const MAX_BATCH: usize = 128;
 
 /// Headers that the server writes for this delivery.
@@ -119,7 +119,7 @@ impl RabbitSource {
 }
 
 impl Consumption {
-    /// Takes up to `max` messages. Waits for the first one.
+    /// Takes up to `max` messages. Waits for the first one, up to `READ_TIMEOUT`.
     ///
     /// # Errors
     /// Once the consumer has ended.
@@ -251,8 +251,8 @@ impl Source for RabbitSource {
     async fn acknowledge(&self, receipts: Vec<Receipt>) -> Result<(), SourceError> {
         let Some((number, channel)) = self.channel.lock().clone() else { return Ok(()) };
         // Messages of an earlier connection come again anyway.
-        let tag = |Receipt(place): &Receipt| {
-            let (of, tag) = place.split_once(' ')?;
+        let tag = |Receipt(receipt): &Receipt| {
+            let (of, tag) = receipt.split_once(' ')?;
             tag.parse::<u64>().ok().filter(|_| of == number.to_string())
         };
         let Some(last) = receipts.iter().filter_map(tag).max() else { return Ok(()) };

@@ -74,8 +74,8 @@ pub enum ListError {
 }
 
 impl Intake {
-    /// Lists tasks of the lanes that `may_list` allows, from `position` on. A page has about `max` tasks, and more by
-    /// up to one part. Starts no further part once `time_limit` has passed, so a page can be empty although more follow.
+    /// Lists tasks of the lanes that `may_list` allows, from `position` on. A page may exceed `max` tasks by
+    /// one part. Starts no further part once `time_limit` has passed, so a page can be empty although more follow.
     ///
     /// # Errors
     /// [`ListError`].
@@ -120,7 +120,7 @@ impl Intake {
         Ok(TaskPage { tasks, next: None })
     }
 
-    /// Lists up to `max` tasks that wait, by due and then by id, from `from` on. Starts no further call once `time_limit`
+    /// Lists up to `max` tasks that wait, by due and then by id, from `from` on. Starts no further list once `time_limit`
     /// has passed.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Intake {
         Ok(page)
     }
 
-    /// Counts the tasks of each lane over all shards. Starts no further call once `time_limit` has passed.
+    /// Counts the tasks of each lane over all shards. Starts no further count once `time_limit` has passed.
     ///
     /// # Errors
     /// An error of the timeline; [`TimelineError::Late`] if not every lane was counted in time.

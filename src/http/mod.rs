@@ -46,7 +46,7 @@ pub use server::body_budget::BodyBudget;
 pub struct ApiLimits {
     /// Maximum size of a body or of a line of a batch, in bytes.
     pub body: usize,
-    /// Maximum size of all bodies under way together, beyond 16 KiB of each, in bytes.
+    /// Maximum size of all bodies under way together, not counting the first 16 KiB of each, in bytes.
     pub bodies: usize,
     /// How long a body, or the next part of a batch, may take to arrive.
     pub body_timeout: Duration,
@@ -64,7 +64,7 @@ pub type AskAboutLane = Box<dyn Fn(&Lane) -> bool + Send + Sync>;
 
 /// The parts that the API uses.
 pub struct Api {
-    /// The write API of the engine.
+    /// The API of the engine for tasks.
     pub intake: Intake,
     /// Returns the state of the engine.
     pub engine: Box<dyn Fn() -> EngineState + Send + Sync>,

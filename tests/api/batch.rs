@@ -90,7 +90,7 @@ async fn thousands_of_lines_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn an_id_that_comes_twice_keeps_its_order() {
+async fn an_id_that_comes_several_times_keeps_its_order() {
     let stage = Stage::start().await;
     let answers = stage.batch(&[line("a", 1), line("b", 1), line("a", 2), line("a", 3)].concat()).await.lines();
     let results: Vec<_> = answers.iter().map(|answer| answer["result"].as_str().unwrap()).collect();

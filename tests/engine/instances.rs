@@ -221,7 +221,7 @@ async fn a_silent_server_delays_no_task_of_another() {
 
 /// Compares the calls of 20 instances for each occurrence, with and without tasks for a destination at fault.
 #[tokio::test(start_paused = true)]
-async fn a_destination_at_fault_costs_few_calls_however_many_instances_there_are() {
+async fn a_destination_at_fault_costs_few_calls_with_twenty_instances() {
     const TASKS: u64 = 10_000;
     let calls = |engines: &[(Engine, Arc<Metrics>)]| {
         let count = |(_, metrics): &(Engine, Arc<Metrics>)| -> u64 {

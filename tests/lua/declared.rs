@@ -30,8 +30,8 @@ fn bound(source: &str) -> BTreeSet<String> {
     names
 }
 
-/// Functions whose keys are checked, with the number of keys. Keys are the first arguments. Before them, `call_with` has
-/// a list and a command, and `redis.call`, `redis.pcall` and `first_write` have a command.
+/// Functions whose keys are checked, with the number of keys. Keys are the first arguments behind the command of
+/// `redis.call`, `redis.pcall` and `first_write`, and behind the list and the command of `call_with`.
 const TAKE_KEYS: [(&str, usize); 16] = [
     ("redis.call(", 1),
     ("redis.pcall(", 1),

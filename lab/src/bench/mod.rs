@@ -118,7 +118,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The smallest options, with servers that are started.
+    /// One task and one instance, with servers that are started.
     #[must_use]
     pub fn new(bench: Bench, program: Program, name: String) -> Options {
         Options {
@@ -180,8 +180,8 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Runs a bench. On `stop` it ends early, in order and without figures. The user's servers contain nothing of it
-/// afterwards.
+/// Runs a bench. On `stop` it ends early, in order and without figures. It removes what it made on the user's servers,
+/// and reports what it could not remove.
 ///
 /// # Errors
 /// [`Missing`] if a server cannot be started or used; otherwise if a server or an instance fails, or an occurrence is

@@ -1,4 +1,4 @@
-//! Reads the timeline's Redis, or the masters of its cluster, from outside: its time, its work, its keys.
+//! Reads and cleans the timeline's Redis, or the masters of its cluster, from outside: its time, its work, its keys.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const COMMANDS: &str = "commandstats";
 /// Commands that only clients send. Redis also counts the commands inside scripts, which do not matter here.
 const REQUESTS: [&str; 6] = ["evalsha", "eval", "ping", "wait", "waitaof", "subscribe"];
 
-/// Reads Redis over connections of its own. Of a cluster it adds up what all masters say.
+/// Reads Redis over connections of its own. Of a cluster it adds up what all masters say, but for claims.
 pub(super) struct Probe {
     /// To the one Redis, or to each master. The first one tells the time.
     connections: Vec<MultiplexedConnection>,

@@ -39,7 +39,7 @@ pub struct Figure {
 }
 
 impl Report {
-    /// An empty one, with the options of every bench.
+    /// An empty one, with the options that benches have in common.
     pub(super) fn new(options: &Options) -> Report {
         let mut report = Report {
             bench: options.bench.name(),
@@ -73,7 +73,7 @@ impl Report {
         self.figures.push(Figure { name: name.into(), value: value.into().map(rounded), text: text.into() });
     }
 
-    /// Adds a ratio; `None` if a part is missing or zero.
+    /// Adds a ratio; `None` if a part is missing, or the lower one is not positive.
     pub(super) fn ratio(
         &mut self,
         name: impl Into<String>,
@@ -86,7 +86,7 @@ impl Report {
     }
 }
 
-/// A ratio; `None` if a part is missing or zero.
+/// A ratio; `None` if a part is missing, or the lower one is not positive.
 pub(super) fn over(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     above.zip(below.filter(|below| *below > 0.0)).map(|(above, below)| above / below)
 }

@@ -35,7 +35,7 @@ pub use redis::{KEEPS_EVERYTHING, redis_options, start_redis};
 pub use redis_cluster::{move_redis_slot, start_redis_cluster, start_redis_node};
 pub use remove::remove;
 
-/// How often to try other ports, because another program may take a free one in between.
+/// How many ports to try, because another program may take a free one in between.
 const START_ATTEMPTS: usize = 3;
 
 /// How long a server may take until it answers, or until it has ended.
@@ -93,7 +93,7 @@ impl Server {
         self.keeper.pid()
     }
 
-    /// Starts it again after its end, with its data; returns when it answers.
+    /// Starts it, or starts it again with its data after its end; returns when it answers.
     ///
     /// # Errors
     /// If it ends at once or does not answer in time.
@@ -142,7 +142,7 @@ impl Server {
         Ok(None)
     }
 
-    /// The exit code, if it has ended by itself or by a signal.
+    /// The exit code, if it has ended by itself or by a signal and this was not returned before.
     ///
     /// # Errors
     /// If its keeper is gone.

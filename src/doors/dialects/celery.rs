@@ -1,4 +1,4 @@
-//! The dialect `celery`: tasks of Celery with an `eta` or a `countdown`. <https://docs.celeryq.dev/en/stable/internals/protocol.html>
+//! The dialect `celery`: tasks of Celery, which writes a `countdown` as an `eta`; without one they are due at once. <https://docs.celeryq.dev/en/stable/internals/protocol.html>
 //!
 //! - The header `eta` is the due, the header `id` the id of the task.
 //! - The option `exchanges` names, for each exchange that a message came by, the exchange that its task is published

@@ -3,7 +3,7 @@
 use super::object::{self, Path};
 use crate::task::cron::zones;
 
-/// Names of up to this length get no hint: `PST` is not `EST`.
+/// Names of up to this length that are no offset get no hint: `PST` is not `EST`.
 const MAX_UNHINTED_LENGTH: usize = 4;
 
 /// Reports a name that is no time zone.

@@ -18,7 +18,7 @@ pub(super) const IS_MOVING: &str = "its slot is being moved to another node";
 
 /// Why a server does not serve a slot.
 pub(super) enum SlotsError {
-    /// Another node serves it, or will serve it.
+    /// This node does not serve it. Another one does or will, or none.
     Elsewhere {
         /// The error to report.
         error: RedisError,
@@ -33,7 +33,7 @@ pub(super) enum SlotsError {
 pub(super) enum SlotAnswer {
     /// It has the slot.
     Here,
-    /// It has the slot, which is being moved to another node. It does not serve it before that ends.
+    /// It has the slot, which is being moved to another node. No node serves all its calls until the move ends.
     Moving,
     /// This server has the slot.
     At(Server),
@@ -46,7 +46,7 @@ pub(super) fn slots(namespace: &Namespace, keys: &[Keys]) -> Vec<String> {
     keys.iter().map(Keys::nothing).chain([keys::nothing(namespace)]).collect()
 }
 
-/// Whether the server is a node of a cluster. Otherwise two independent servers in one URL would be two timelines.
+/// Whether the server is a node of a cluster. Outside a cluster, two independent servers in one URL would be two timelines.
 pub(super) async fn is_in_cluster(session: &Session, timeout: Duration) -> Result<bool, String> {
     let info = session.ask(redis::cmd("INFO").arg("cluster"), timeout, None).await;
     let info: String = redis::from_redis_value(info.map_err(|failure| failure.to_string())?).unwrap_or_default();

@@ -194,7 +194,7 @@ impl Peer {
         self.method(channel, 20, 40, &refusal(code, detail))
     }
 
-    /// Announces a returned message without naming it.
+    /// Announces a returned message, without its header and body.
     pub(super) fn announce_return(&self, channel: u16, exchange: &str, key: &str) -> io::Result<()> {
         let code = 312_u16.to_be_bytes();
         self.method(channel, 60, 50, &[&code[..], &short("NO_ROUTE"), &short(exchange), &short(key)].concat())

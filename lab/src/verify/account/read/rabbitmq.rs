@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(300);
 /// Timeout of a reply of the server.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Declares the queues, durable.
+/// Declares the queues, durable, and reads them.
 pub(super) async fn attach(place: &Place, inlet: Arc<Inlet>) -> Result<()> {
     let url = address(place.url.expose_secret());
     let queues = place.read();
