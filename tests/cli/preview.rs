@@ -76,10 +76,12 @@ fn the_dues_of_all_tasks_of_a_file_are_one_table() {
 /// As an instance does with `tasks.zone`.
 #[test]
 fn a_default_zone_is_that_of_cron_schedules_which_name_none() {
-    let cron = ["--cron", "0 9 * * *", "--from", "2027-01-01T00:00:00Z", "--count", "1", "--default-zone", "Asia/Tokyo"];
+    let cron =
+        ["--cron", "0 9 * * *", "--from", "2027-01-01T00:00:00Z", "--count", "1", "--default-zone", "Asia/Tokyo"];
     let flags = run(&[&["preview"], &cron[..]].concat());
     assert_eq!(flags.out, "2027-01-02T00:00:00.000Z  2027-01-02 09:00:00 +09:00 Asia/Tokyo\n", "{}", flags.err);
-    let line = |id: &str, zone: &str| format!(r#"{{"id":"{id}","schedule":{{"cron":"0 9 * * *"{zone}}},"message":{{}}}}"#);
+    let line =
+        |id: &str, zone: &str| format!(r#"{{"id":"{id}","schedule":{{"cron":"0 9 * * *"{zone}}},"message":{{}}}}"#);
     let tasks = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(tasks.path(), line("a", "") + "\n" + &line("b", r#","zone":"UTC""#)).expect("two tasks");
     let path = tasks.path().display().to_string();

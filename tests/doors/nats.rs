@@ -173,3 +173,23 @@ fn a_missing_consumer_is_waited_for_and_a_server_that_was_away_is_found_again() 
     assert!(patient(TIME_LIMIT, || length(&nats, "OUT") >= 2), "{}", instance.log());
     assert_eq!(super::check(&config).0, Some(0));
 }
+
+/// The consumer is deleted while the door holds messages of it, and made again once their acknowledgement has failed.
+#[test]
+fn a_door_acknowledges_again_after_an_acknowledgement_has_failed() {
+    let Some((_, nats)) = servers() else { return };
+    let mut timeline = RedisServer::start(&["--appendonly", "yes"]);
+    let mut instance = Punctual::start(&config(&timeline, &nats, "destination = \"out\"\nbatch = 50\n"));
+    timeline.server.kill();
+    send(&nats, &[("punctual-in", "1ms")], (0..300).map(|number| number.to_string()));
+    instance.until("waiting", |instance| status(instance)["status"] == "waiting");
+    nats.connect().jetstream("CONSUMER.DELETE.IN.punctual", &json!({}));
+    timeline.server.restart();
+    let read = || instance.api().metric("punctual_door_messages_total{door=\"in\",result=\"created\"}");
+    assert!(patient(TIME_LIMIT, || read() >= 50.0), "the batch is done: {}", instance.log());
+    create_source(&mut nats.connect(), 2);
+    let payloads = || read_subject(&nats, "OUT").into_iter().map(|one| one.payload).collect::<BTreeSet<_>>();
+    assert!(patient(TIME_LIMIT, || length(&nats, "OUT") >= 300 && payloads().len() == 300), "{}", instance.log());
+    assert!(patient(TIME_LIMIT, || open(&nats) == 0), "{} are open: {}", open(&nats), instance.log());
+    instance.until("up again", |instance| status(instance)["status"] == "up");
+}
