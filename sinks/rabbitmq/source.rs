@@ -339,6 +339,15 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_a_quorum_queue_delivers_again_has_the_same_place() {
+        let place = |deliveries: Option<i64>| {
+            let count = deliveries.map(|count| ("x-delivery-count", AMQPValue::LongLongInt(count)));
+            place(&native::of(&properties(Some("a"), Some(1), count.as_slice())), "", "in", b"x")
+        };
+        assert_eq!([place(None), place(Some(1)), place(Some(2))], [place(None); 3]);
+    }
+
+    #[test]
     fn scalars_become_text() {
         for (value, expected) in [
             (AMQPValue::LongString("a".into()), Some("a")),

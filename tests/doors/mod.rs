@@ -459,6 +459,28 @@ async fn a_stop_completes_what_was_read_and_a_death_repeats_it_under_the_same_id
     assert_eq!((source.acknowledged(), timeline.twin(Shard::FIRST).tasks.len()), (vec!["1-0".to_owned()], 1));
 }
 
+/// The message was put, and not acknowledged. Now the door gives its task another destination.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_read_again_after_the_configuration_changed_changes_nothing() {
+    let bed = Bed::start();
+    bed.source.refuse_acknowledgements(true);
+    bed.send("1-0", 0, &["punctual-in: 60s"]);
+    bed.pass(10).await;
+    let Bed { timeline, source, doors, metrics, .. } = bed;
+    drop(doors);
+    let before = timeline.twin(Shard::FIRST);
+    source.refuse_acknowledgements(false);
+    source.redeliver();
+    let changed = Door { destination: Some("other".to_owned()), ..door(&source) };
+    let metrics_of_second = Metrics::new("0", "i1");
+    let _doors = Doors::start(vec![changed], &intake(&timeline), &metrics_of_second);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let unchanged = "punctual_door_messages_total{door=\"in\",result=\"unchanged\"} 1";
+    assert!(metrics_of_second.text().lines().any(|line| line == unchanged), "{}", metrics.text());
+    let after = timeline.twin(Shard::FIRST);
+    assert_eq!((source.acknowledged(), after.tasks), (vec!["1-0".to_owned()], before.tasks));
+}
+
 /// A door that drops what it rejects.
 fn door(source: &MemorySource) -> Door {
     let sink = MemorySink::new(0, Duration::from_secs(2));

@@ -193,3 +193,21 @@ fn a_door_acknowledges_again_after_an_acknowledgement_has_failed() {
     assert!(patient(TIME_LIMIT, || open(&nats) == 0), "{} are open: {}", open(&nats), instance.log());
     instance.until("up again", |instance| status(instance)["status"] == "up");
 }
+
+#[test]
+fn a_stop_under_load_leaves_nothing_to_read_twice() {
+    let Some((timeline, nats)) = servers() else { return };
+    // What a stop leaves in a pull comes again after `ack_wait`, and was not put.
+    let config = config(&timeline, &nats, "destination = \"out\"\n");
+    let mut instance = Punctual::start(&config);
+    send(&nats, &[("punctual-in", "1h")], (0..3000).map(|number| number.to_string()));
+    instance.signal("TERM");
+    assert_eq!(instance.wait(), 0, "{}", instance.log());
+    let mut instance = Punctual::start(&config);
+    let waiting = |instance: &Punctual| {
+        instance.api().send("GET", "/v1/tasks:count", None).expect("an answer").json()["lanes"]["default"]["waiting"]
+            == 3000
+    };
+    instance.until("done", |instance| waiting(instance) && open(&nats) == 0);
+    assert_eq!(instance.api().metric("punctual_door_messages_total{door=\"in\",result=\"unchanged\"}"), 0.0);
+}

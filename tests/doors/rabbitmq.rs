@@ -324,3 +324,35 @@ fn what_the_client_library_cannot_read_stops_nobody() {
     ids.dedup();
     assert_eq!(ids.len(), 4);
 }
+
+/// A producer repeats a message that was not confirmed, and uses its id for another one.
+#[test]
+fn equal_messages_are_one_task_and_another_body_under_their_id_is_a_second_one() {
+    let Some((timeline, rabbit)) = servers() else { return };
+    let mut instance = Punctual::start(&config(&timeline, &rabbit, "destination = \"out\"\n"));
+    let later = || vec![text("punctual-in", "1h")];
+    let twice = one("a", later(), "same").into_iter().chain(one("a", later(), "same"));
+    send(&rabbit, twice.chain(one("a", later(), "other")).collect());
+    let results = |instance: &Punctual, result: &str| {
+        instance.api().metric(&format!("punctual_door_messages_total{{door=\"in\",result=\"{result}\"}}"))
+    };
+    instance.until("done", |instance| results(instance, "created") + results(instance, "unchanged") == 3.0);
+    assert_eq!([results(&instance, "created"), results(&instance, "unchanged")], [2.0, 1.0]);
+}
+
+#[test]
+fn a_stop_under_load_leaves_nothing_to_read_twice() {
+    let Some((timeline, rabbit)) = servers() else { return };
+    let config = config(&timeline, &rabbit, "destination = \"out\"\n");
+    let mut instance = Punctual::start(&config);
+    send(&rabbit, numbered(0..3000, vec![text("punctual-in", "1h")]));
+    instance.signal("TERM");
+    assert_eq!(instance.wait(), 0, "{}", instance.log());
+    let mut instance = Punctual::start(&config);
+    let waiting = |instance: &Punctual| {
+        instance.api().send("GET", "/v1/tasks:count", None).expect("an answer").json()["lanes"]["default"]["waiting"]
+            == 3000
+    };
+    instance.until("done", |instance| waiting(instance));
+    assert_eq!(instance.api().metric("punctual_door_messages_total{door=\"in\",result=\"unchanged\"}"), 0.0);
+}
