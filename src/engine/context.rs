@@ -34,6 +34,9 @@ use crate::timeline::{Glance, Link, Timeline, Token};
 /// Maximum number of destinations that a log line names which are not counted as failing any more.
 const MAX_FORGOTTEN_NAMED: usize = 10;
 
+/// The pause between two searches for such destinations.
+const FORGOTTEN_INTERVAL: Duration = Duration::from_secs(10);
+
 /// State of the engine.
 pub(super) struct Context {
     pub(super) config: EngineConfig,
@@ -129,6 +132,8 @@ pub(super) struct SinkContext {
     pub(super) given_up_log: Mutex<LineBudget>,
     /// Limits log lines about destinations that accept messages again.
     pub(super) recovered_log: Mutex<LineBudget>,
+    /// Limits how often forgotten destinations are looked for: there may be thousands, under the lock of publishes.
+    pub(super) forgotten_log: Throttle,
     /// Limits log lines about messages that the broker dropped as duplicates.
     pub(super) duplicate_log: Throttle,
     /// Limits log lines about messages whose native headers are for another kind of sink.
@@ -232,6 +237,9 @@ impl SinkContext {
 
     /// Logs destinations, of which the log says that they fail, and to which no message was sent lately.
     pub(super) fn log_forgotten(&self) {
+        if !self.forgotten_log.passes(FORGOTTEN_INTERVAL) {
+            return;
+        }
         let forgotten = self.destinations.lock().take_forgotten(Instant::now(), MAX_FORGOTTEN_NAMED);
         if let Some((destinations, named)) = forgotten {
             let detail = "no message was sent there lately; the next one is tried as if it had never failed";

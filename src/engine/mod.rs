@@ -326,6 +326,7 @@ fn sink_context(
         recovered_log: Mutex::default(),
         duplicate_log: Throttle::default(),
         native_log: Throttle::default(),
+        forgotten_log: Throttle::default(),
         metrics,
         answered: Mutex::new(None),
         under_way: Arc::default(),
