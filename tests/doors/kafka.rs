@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::bad_messages::kinds;
-use super::kills;
+use super::{kills, results, stats};
 use crate::support::kafka::{KafkaServer, More, have_kafka};
 use crate::support::published::read_topic;
 use crate::support::punctual::Punctual;
@@ -54,15 +54,6 @@ pub(super) fn send(kafka: &KafkaServer, headers: &[&str], lines: &str) {
     let mut child = command.stdin(Stdio::piped()).spawn().expect("kcat runs");
     child.stdin.take().expect("its input").write_all(lines.as_bytes()).expect("it reads");
     assert!(child.wait().expect("it ends").success());
-}
-
-fn stats(instance: &Punctual) -> serde_json::Value {
-    instance.api().send("GET", "/v1/stats", None).expect("an answer").json()
-}
-
-/// How many messages had this result at this instance.
-fn results(instance: &Punctual, result: &str) -> f64 {
-    instance.api().metric(&format!("punctual_door_messages_total{{door=\"in\",result=\"{result}\"}}"))
 }
 
 #[test]

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::bad_messages::kinds;
 use super::kills::{self, MESSAGES};
+use super::{results, status, waiting};
 use crate::support::nats::{NatsClient, NatsServer};
 use crate::support::published::read_subject;
 use crate::support::punctual::Punctual;
@@ -65,10 +66,6 @@ pub(super) fn length(nats: &NatsServer, stream: &str) -> u64 {
 pub(super) fn open(nats: &NatsServer) -> u64 {
     let info = nats.connect().jetstream("CONSUMER.INFO.IN.punctual", &json!({}));
     info["num_ack_pending"].as_u64().expect("a number") + info["num_pending"].as_u64().expect("a number")
-}
-
-fn status(instance: &Punctual) -> serde_json::Value {
-    instance.api().send("GET", "/v1/stats", None).expect("an answer").json()["doors"]["in"].clone()
 }
 
 #[test]
@@ -185,8 +182,7 @@ fn a_door_acknowledges_again_after_an_acknowledgement_has_failed() {
     instance.until("waiting", |instance| status(instance)["status"] == "waiting");
     nats.connect().jetstream("CONSUMER.DELETE.IN.punctual", &json!({}));
     timeline.server.restart();
-    let read = || instance.api().metric("punctual_door_messages_total{door=\"in\",result=\"created\"}");
-    assert!(patient(TIME_LIMIT, || read() >= 50.0), "the batch is done: {}", instance.log());
+    assert!(patient(TIME_LIMIT, || results(&instance, "created") >= 50.0), "the batch is done: {}", instance.log());
     create_source(&mut nats.connect(), 2);
     let payloads = || read_subject(&nats, "OUT").into_iter().map(|one| one.payload).collect::<BTreeSet<_>>();
     assert!(patient(TIME_LIMIT, || length(&nats, "OUT") >= 300 && payloads().len() == 300), "{}", instance.log());
@@ -204,10 +200,6 @@ fn a_stop_under_load_leaves_nothing_to_read_twice() {
     instance.signal("TERM");
     assert_eq!(instance.wait(), 0, "{}", instance.log());
     let mut instance = Punctual::start(&config);
-    let waiting = |instance: &Punctual| {
-        instance.api().send("GET", "/v1/tasks:count", None).expect("an answer").json()["lanes"]["default"]["waiting"]
-            == 3000
-    };
-    instance.until("done", |instance| waiting(instance) && open(&nats) == 0);
-    assert_eq!(instance.api().metric("punctual_door_messages_total{door=\"in\",result=\"unchanged\"}"), 0.0);
+    instance.until("done", |instance| waiting(instance) == 3000 && open(&nats) == 0);
+    assert_eq!(results(&instance, "unchanged"), 0.0);
 }

@@ -9,7 +9,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, ExchangeKind};
 
 use super::bad_messages::kinds;
-use super::kills;
+use super::{kills, results, status, waiting};
 use crate::support::published::Published;
 use crate::support::punctual::Punctual;
 use crate::support::rabbitmq::RabbitServer;
@@ -94,10 +94,6 @@ fn published(rabbit: &RabbitServer) -> Vec<Published> {
         stamp: 0,
     };
     rabbit.queue("", "out").into_iter().map(message).collect()
-}
-
-pub(super) fn status(instance: &Punctual) -> serde_json::Value {
-    instance.api().send("GET", "/v1/stats", None).expect("an answer").json()["doors"]["in"].clone()
 }
 
 #[test]
@@ -333,9 +329,6 @@ fn equal_messages_are_one_task_and_another_body_under_their_id_is_a_second_one()
     let later = || vec![text("punctual-in", "1h")];
     let twice = one("a", later(), "same").into_iter().chain(one("a", later(), "same"));
     send(&rabbit, twice.chain(one("a", later(), "other")).collect());
-    let results = |instance: &Punctual, result: &str| {
-        instance.api().metric(&format!("punctual_door_messages_total{{door=\"in\",result=\"{result}\"}}"))
-    };
     instance.until("done", |instance| results(instance, "created") + results(instance, "unchanged") == 3.0);
     assert_eq!([results(&instance, "created"), results(&instance, "unchanged")], [2.0, 1.0]);
 }
@@ -349,10 +342,6 @@ fn a_stop_under_load_leaves_nothing_to_read_twice() {
     instance.signal("TERM");
     assert_eq!(instance.wait(), 0, "{}", instance.log());
     let mut instance = Punctual::start(&config);
-    let waiting = |instance: &Punctual| {
-        instance.api().send("GET", "/v1/tasks:count", None).expect("an answer").json()["lanes"]["default"]["waiting"]
-            == 3000
-    };
-    instance.until("done", |instance| waiting(instance));
-    assert_eq!(instance.api().metric("punctual_door_messages_total{door=\"in\",result=\"unchanged\"}"), 0.0);
+    instance.until("done", |instance| waiting(instance) == 3000);
+    assert_eq!(results(&instance, "unchanged"), 0.0);
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::bad_messages::kinds;
-use super::{check, kills};
+use super::{check, kills, results, waiting};
 use crate::support::published::read_stream;
 use crate::support::punctual::Punctual;
 use crate::support::redis::{Entry, RedisServer};
@@ -177,8 +177,7 @@ fn nothing_is_acknowledged_while_the_timeline_is_away() {
     assert!(patient(TIME_LIMIT, || read_stream(broker.server.port, "out").len() >= ids.len()), "{}", instance.log());
     let order: Vec<String> = read_stream(broker.server.port, "out").into_iter().map(|one| one.payload).collect();
     assert_eq!((order.len(), pending(&broker)), (ids.len(), 0));
-    let read_twice = instance.api().metric("punctual_door_messages_total{door=\"in\",result=\"unchanged\"}");
-    assert_eq!(read_twice, 0.0, "{}", instance.log());
+    assert_eq!(results(&instance, "unchanged"), 0.0, "{}", instance.log());
     assert!(!instance.log_lines(&[" WARN ", "a door is stopped"]).is_empty());
     assert!(!instance.log_lines(&[" INFO ", "a door goes on"]).is_empty());
 }
@@ -199,11 +198,11 @@ fn a_stop_under_load_leaves_no_entry_unacknowledged() {
     }
     assert_eq!((instance.wait(), pending(&broker)), (0, 0), "{}", instance.log());
     let instance = Punctual::start(&config(&timeline, &broker.url(), "destination = \"out\"\n"));
-    let waiting = || {
-        instance.api().send("GET", "/v1/tasks:count", None).expect("an answer").json()["lanes"]["default"]["waiting"]
-            == sent
-    };
-    assert!(patient(TIME_LIMIT, waiting), "{sent}: {:?}", instance.api().send("GET", "/v1/tasks:count", None));
+    assert!(
+        patient(TIME_LIMIT, || waiting(&instance) == sent),
+        "{sent}: {:?}",
+        instance.api().send("GET", "/v1/tasks:count", None)
+    );
 }
 
 /// A consumer that no longer exists has read two entries. One of the entries has been deleted since.

@@ -8,6 +8,11 @@ use punctual_sinks::{Fault, Trouble};
 use super::*;
 use crate::support::log::Log;
 
+/// The number of this field of a log line.
+fn number_in(line: &str, field: &str) -> Option<u64> {
+    line.split(&format!("{field}=")).nth(1)?.split(' ').next()?.parse().ok()
+}
+
 /// If ours is the first publish, the broker has a message with this key from elsewhere, and drops ours. After a failed
 /// publish, that is what deduplication is for.
 #[tokio::test(start_paused = true)]
@@ -194,15 +199,13 @@ async fn an_outage_is_logged_again_every_minute_with_its_length() {
     bed.pass(seconds(140)).await;
     let lines = repeats();
     assert!((2..=3).contains(&lines.len()) && lines[0].contains("the sink is still unavailable"), "{lines:?}");
-    let late = |line: &str| line.split("oldest_due_s=").nth(1)?.split(' ').next()?.parse::<u64>().ok();
-    assert!(lines.iter().all(|line| late(line).is_some_and(|late| late > 50)), "{lines:?}");
+    assert!(lines.iter().all(|line| number_in(line, "oldest_due_s").is_some_and(|late| late > 50)), "{lines:?}");
     bed.sink.set_unavailable(false);
     bed.pass(seconds(130)).await;
     assert_eq!((repeats().len(), bed.keys().len()), (lines.len(), 1), "it ends with the outage");
     let text = log.text();
     let end = text.lines().find(|line| line.contains("the sink answers again")).expect("the end");
-    let outage_s = end.split("outage_s=").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
-    assert!(outage_s.is_some_and(|outage| (185..200).contains(&outage)), "{end}");
+    assert!(number_in(end, "outage_s").is_some_and(|outage| (185..200).contains(&outage)), "{end}");
 }
 
 /// An operator who reads only the log must not look for a broken network while the password is wrong.
@@ -240,10 +243,9 @@ async fn a_destination_that_accepts_messages_again_is_logged_once() {
         bed.put([("y", to("gone", seconds(6))), ("z", to("gone", seconds(12)))]).await;
         bed.pass(seconds(20)).await;
         assert_eq!(recovered(), before + 1, "{}", log.text());
-        let outage = |line: &str| line.split("outage_s=").nth(1)?.split(' ').next()?.parse::<u64>().ok();
         let text = log.text();
         let line = text.lines().rfind(|line| line.contains("destination accepts messages again")).unwrap();
-        assert!(outage(line).is_some_and(|outage| (long..long + 10).contains(&outage)), "{line}");
+        assert!(number_in(line, "outage_s").is_some_and(|outage| (long..long + 10).contains(&outage)), "{line}");
     }
 }
 
