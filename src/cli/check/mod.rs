@@ -1,8 +1,8 @@
 //! `punctual check`: checks that an instance would start and reach everything in its configuration.
 //!
 //! It reads the configuration, connects, logs in, and looks for the destinations of lanes and for what doors read and write.
-//! It publishes nothing that a queue or stream would keep, and writes nothing. The checks of the timeline, of each sink with its lanes, and of each door run
-//! in parallel. Each has a time limit, and all findings are reported.
+//! It publishes nothing that a queue or stream would keep, and writes nothing. The checks of the timeline, of each sink
+//! with its lanes, and of each door run in parallel. Each has a time limit, and all findings are reported.
 
 mod destinations;
 mod finding;
