@@ -29,6 +29,9 @@ const SHARDS: u16 = 64;
 /// Time limit for publishing all messages.
 const PUBLISH_LIMIT: Duration = Duration::from_secs(90);
 
+/// A put that the timeline does not take is refused after two seconds, or a little earlier.
+const PUT_LIMIT: Duration = Duration::from_millis(1800);
+
 /// A task that is not due during a test.
 const LATER: &str = r#"{"schedule": {"in": "1h"}, "message": {"destination": "out"}}"#;
 

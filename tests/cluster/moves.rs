@@ -1,7 +1,7 @@
 //! Slots move to other masters.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::migration::redis_cluster;
 use super::*;
@@ -130,11 +130,16 @@ fn two_nodes_that_name_each_other_end_in_an_error_and_harm_no_other_shard() {
     let (shard, wrong) = (7, Arc::new(AtomicBool::new(false)));
     let (slot, tag) = (node.slot("punctual:{default:7}:tasks"), format!("{{default:{shard}}}"));
     let ports: [Arc<OnceLock<u16>>; 2] = [Arc::default(), Arc::default()];
+    let sends = Arc::new(Mutex::new(Vec::new()));
     let relay = |other: usize| {
-        let (wrong, port, tag) = (Arc::clone(&wrong), Arc::clone(&ports[other]), tag.clone());
+        let (wrong, port, tag, sends) =
+            (Arc::clone(&wrong), Arc::clone(&ports[other]), tag.clone(), Arc::clone(&sends));
         Scripted::before(node.server.port, move |asked: &Asked| {
             let is_of_slot = !asked.is("SUBSCRIBE") && asked.words.iter().any(|word| word.contains(&tag));
             let port = port.get().filter(|_| wrong.load(Ordering::Relaxed) && is_of_slot)?;
+            if asked.words.iter().any(|word| word.contains("counted")) {
+                sends.lock().expect("nobody panics holding it").push(tokio::time::Instant::now());
+            }
             Some(format!("-MOVED {slot} 127.0.0.1:{port}\r\n"))
         })
     };
@@ -154,9 +159,13 @@ fn two_nodes_that_name_each_other_end_in_an_error_and_harm_no_other_shard() {
     });
     assert!(is_refused, "{refused:?}");
     assert_eq!(put(&elsewhere).status, 201);
-    // A pause follows each of these answers but the first ones, so one put is no flood.
-    let redirects = instance.api().metric("punctual_timeline_redirects_total{kind=\"moved\"}");
-    assert!((4.0..4000.0).contains(&redirects), "{redirects}");
+    let counted = put(&id_in(shard, "counted"));
+    assert!(counted.status == 503 && counted.json()["code"] == "timeline_refused", "{counted:?}");
+    // It was sent four times without a pause, and then every 20 ms until its time was over.
+    let sends = std::mem::take(&mut *sends.lock().expect("nobody panics holding it"));
+    let pauses: Vec<Duration> = sends.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(pauses.len() > 3, "{pauses:?}");
+    assert!(pauses[3..].iter().all(|pause| *pause >= Duration::from_millis(19)), "{pauses:?}");
     wrong.store(false, Ordering::Relaxed);
     assert!(patient(PUBLISH_LIMIT, || put(&there).status == 200));
     until_status(&mut instance, "up");

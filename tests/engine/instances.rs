@@ -1,6 +1,7 @@
 //! Instances share the shards: each asks for what it owns, and for what others leave.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use punctual::engine::InstanceState;
@@ -140,16 +141,62 @@ async fn if_owner_and_deputy_die_together_the_others_take_over_in_little_more_th
 async fn instances_that_hear_no_beats_claim_everything_in_time() {
     let (log, _guard) = Log::begin();
     let (bed, engines) = start(4).await;
-    bed.timeline.lose_beats(true);
+    bed.timeline.filter_beats(|_, _| false);
     let tasks = put_steadily(&bed, "a", seconds(1), 10_000).await;
     bed.pass(seconds(12)).await;
     assert_eq!(owned(&engines), [i64::from(SHARDS); 4], "each of them owns every shard");
     assert!(!log.text().contains("silent"), "none of them hears itself: {}", log.text());
     let keys = bed.keys();
     assert_eq!((keys.len(), published_twice(&keys), later_than("0.05", &engines)), (tasks, 0, 0));
-    bed.timeline.lose_beats(false);
+    bed.timeline.filter_beats(|_, _| true);
     bed.pass(seconds(3)).await;
     assert_eq!(owned(&engines), [4, 4, 4, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_hears_no_beats_claims_beside_the_others() {
+    let (bed, engines) = start(4).await;
+    bed.timeline.filter_beats(|receiver, _| receiver != 1);
+    let tasks = put_steadily(&bed, "a", seconds(1), 10_000).await;
+    bed.pass(seconds(12)).await;
+    let mut shards = owned(&engines);
+    shards.sort_unstable();
+    assert_eq!(shards, [4, 4, 4, i64::from(SHARDS)], "it owns every shard, the others hear it");
+    let keys = bed.keys();
+    assert_eq!((keys.len(), published_twice(&keys), later_than("0.05", &engines)), (tasks, 0, 0));
+    bed.timeline.filter_beats(|_, _| true);
+    bed.pass(seconds(3)).await;
+    assert_eq!(owned(&engines), [4; 4]);
+}
+
+/// Each instance hears a random half of the others, so no two of them need to agree who owns a shard.
+#[tokio::test(start_paused = true)]
+async fn views_that_differ_in_all_instances_make_nothing_late_by_more_than_1300_ms() {
+    let mut unowned = 0;
+    for (seed, count) in [3, 4, 5, 8, 12, 20].into_iter().cycle().take(12).enumerate() {
+        let (bed, engines) = start(count).await;
+        bed.timeline.filter_beats(move |receiver, beat| hears(seed, receiver, beat));
+        bed.pass(seconds(5)).await;
+        let owned = owned(&engines).iter().sum::<i64>();
+        assert_ne!(owned, i64::from(SHARDS), "seed {seed}: they agree");
+        let latest = watch_lateness(&bed);
+        let tasks = put_steadily(&bed, "a", seconds(1), 4000).await;
+        bed.pass(seconds(8)).await;
+        let keys = bed.keys();
+        assert_eq!((keys.len(), published_twice(&keys)), (tasks, 0), "seed {seed}");
+        let latest = latest.load(Ordering::Relaxed);
+        assert!(latest <= 1300, "seed {seed}: {latest} ms");
+        // A deputy took what had no owner.
+        unowned += u64::from(latest >= 25);
+    }
+    assert!(unowned > 0, "every shard had an owner in each view");
+}
+
+/// Whether the instance that receives hears the sender of this beat.
+fn hears(seed: usize, receiver: usize, beat: &str) -> bool {
+    let mut hash = DefaultHasher::new();
+    (seed, receiver, beat.split(' ').next()).hash(&mut hash);
+    hash.finish().is_multiple_of(2)
 }
 
 /// Beats arrive from instances that do not exist, each time from another one. So most shards have no owner that runs.

@@ -16,7 +16,7 @@ mod zset;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -48,13 +48,17 @@ pub struct MemoryTimeline {
     /// Number of times the link came up.
     ups: AtomicU64,
     wakes: broadcast::Sender<Wake>,
-    beats: broadcast::Sender<Arc<str>>,
-    loses_beats: AtomicBool,
+    /// For each receiver of beats, in the order in which they began.
+    beats: Mutex<Vec<broadcast::Sender<Arc<str>>>>,
+    receives: Mutex<BeatFilter>,
     /// Number of servers that share the shards, the first of which does not answer; 0 while one server has all.
     servers: AtomicU64,
     faults: Mutex<VecDeque<(Verb, InjectedFault)>>,
     calls: Calls,
 }
+
+/// Whether the receiver with this number, counted from 0, receives a beat.
+type BeatFilter = Box<dyn Fn(usize, &str) -> bool + Send>;
 
 /// A fault of one call, for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,8 +85,8 @@ impl MemoryTimeline {
             link: watch::Sender::new(Link::Up(1)),
             ups: AtomicU64::new(1),
             wakes: broadcast::Sender::new(MAX_MESSAGES_KEPT),
-            beats: broadcast::Sender::new(MAX_MESSAGES_KEPT),
-            loses_beats: AtomicBool::new(false),
+            beats: Mutex::default(),
+            receives: Mutex::new(Box::new(|_, _| true)),
             servers: AtomicU64::new(0),
             faults: Mutex::default(),
             calls: Calls::default(),
@@ -99,9 +103,10 @@ impl MemoryTimeline {
         self.link.send_replace(Link::Up(self.ups.fetch_add(1, Ordering::Relaxed) + 1));
     }
 
-    /// Loses all beats, or no longer, for tests.
-    pub fn lose_beats(&self, loses: bool) {
-        self.loses_beats.store(loses, Ordering::Relaxed);
+    /// Loses the beats for which `receives` is false from now on, for tests. It is given the number of the receiver,
+    /// which counts the calls of [`beats`](Timeline::beats) from 0, and the beat.
+    pub fn filter_beats(&self, receives: impl Fn(usize, &str) -> bool + Send + 'static) {
+        *self.receives.lock() = Box::new(receives);
     }
 
     /// Spreads the shards over this many servers, the first of which does not answer, for tests.
@@ -214,15 +219,18 @@ impl Timeline for MemoryTimeline {
         if let Link::Down(detail) = &*self.link.borrow() {
             return Err(TimelineError::Unavailable(detail.clone()));
         }
-        if !self.loses_beats.load(Ordering::Relaxed) {
-            // An error means that there is no receiver.
-            drop(self.beats.send(beat.into()));
+        let (beat, receives) = (Arc::from(beat), self.receives.lock());
+        for (_, receiver) in self.beats.lock().iter().enumerate().filter(|(number, _)| receives(*number, &beat)) {
+            // An error means that this receiver has gone.
+            drop(receiver.send(Arc::clone(&beat)));
         }
         Ok(())
     }
 
     fn beats(&self) -> broadcast::Receiver<Arc<str>> {
-        self.beats.subscribe()
+        let (sender, receiver) = broadcast::channel(MAX_MESSAGES_KEPT);
+        self.beats.lock().push(sender);
+        receiver
     }
 
     fn count_calls(&self, metrics: Arc<Metrics>) {
