@@ -200,4 +200,85 @@ export const sections = [
       ),
     ],
   },
+  {
+    title: 'Fleet',
+    of: /^fleet$/,
+    about: 'What several instances cost at 1000 tasks each second, on 64 shards of one Redis, and how late they are.',
+    plots: [],
+    columns: (results, row) =>
+      numbersIn(results, row, /^with_(\d+)_calls_per_second$/).map((count) =>
+        line(
+          results,
+          row,
+          { instances: count },
+          {
+            'scripts/s': [`with_${count}_calls_per_second`, spread],
+            'p50, ms': [`with_${count}_p50_ms`, median],
+            'p99, ms': [`with_${count}_p99_ms`, spread],
+            'max, ms': [`with_${count}_max_ms`, spread],
+          },
+        ),
+      ),
+  },
+  {
+    title: 'Death',
+    of: /^death$/,
+    about:
+      'Some of five instances are killed at 1000 tasks each second: how late everything is from then on, but for what' +
+      ' the killed held.',
+    plots: [],
+    columns: (results, row) =>
+      numbersIn(results, row, /^killed_(\d+)_max_ms$/).map((count) =>
+        line(
+          results,
+          row,
+          { killed: count },
+          {
+            held: [`killed_${count}_held_count`, median],
+            'p99, ms': [`killed_${count}_p99_ms`, spread],
+            'max, ms': [`killed_${count}_max_ms`, spread],
+          },
+        ),
+      ),
+  },
+  {
+    title: 'Cluster',
+    of: /^cluster$/,
+    about: 'What an occurrence costs in a Redis Cluster, all masters together.',
+    plots: [],
+    columns: (results, row) =>
+      numbersIn(results, row, /^with_(\d+)_script_us$/).map((count) =>
+        line(
+          results,
+          row,
+          { masters: count },
+          {
+            'scripts us': [`with_${count}_script_us`, spread],
+            'Redis us': [`with_${count}_redis_us`, spread],
+            'instance us': [`with_${count}_instance_us`, median],
+            'a core, tasks/s': [`with_${count}_per_second_and_core`, median],
+          },
+        ),
+      ),
+  },
+  {
+    title: 'Silence',
+    of: /^silence$/,
+    about: 'One of three masters is stopped for two thirds of the time: what the shards of the others notice of it.',
+    plots: [],
+    columns: (results, row) => [
+      line(
+        results,
+        row,
+        { 'silent, s': median(over(results, row, 'silent_s')) },
+        {
+          'p99 before, ms': ['before_p99_ms', median],
+          'p99 beside, ms': ['beside_p99_ms', spread],
+          'max beside, ms': ['beside_max_ms', spread],
+          'puts refused': ['put_refused_count', spread],
+          'longest put, ms': ['put_max_ms', spread],
+        },
+      ),
+    ],
+  },
 ];

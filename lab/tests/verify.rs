@@ -57,6 +57,11 @@ fn kills_held(sink: &str, seed: &str, more: &[&str]) -> u64 {
         Some(usize::from(more.contains(&"--cluster"))),
         "{report:#}"
     );
+    if more.contains(&"--cluster") {
+        let of_cluster = ["master_kill", "master_stall", "replica_kill", "failover", "slot_move", "slot_abort"];
+        let count = report["kinds"].as_object().unwrap().keys().filter(|kind| of_cluster.contains(&&***kind)).count();
+        assert!(count >= 2, "{report:#}");
+    }
     number(&report["kills_held"])
 }
 

@@ -109,6 +109,8 @@ pub struct Options {
     pub recurring: bool,
     /// Number of instances, of one run or of each run.
     pub instances: Vec<usize>,
+    /// Number of shards of the timeline, if it is in one Redis.
+    pub shards: u16,
     /// Number of masters of the cluster, for each run; ascending.
     pub masters: Vec<usize>,
     /// Number of waiting tasks beside the measured ones, for each run; ascending.
@@ -134,6 +136,7 @@ impl Options {
             payload: 128,
             recurring: false,
             instances: vec![1],
+            shards: tasks::SHARDS,
             masters: Vec::new(),
             pending: Vec::new(),
             lanes: 1,

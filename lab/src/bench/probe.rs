@@ -12,7 +12,6 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::tasks::SHARDS;
 use punctual::clock::{RedisClock, Timestamp};
 use punctual::task::{Lane, Namespace, Shard};
 use punctual::timeline::keys::Keys;
@@ -140,13 +139,18 @@ impl Probe {
         Ok(texts.iter().filter_map(|text| of_command(text, command, "calls")).sum())
     }
 
-    /// The entries of all claims in a lane, by token.
+    /// The entries of all claims in a lane of so many shards, by token.
     ///
     /// # Errors
     /// If Redis does not answer.
-    pub(super) async fn claims(&self, namespace: &Namespace, lane: &Lane) -> RedisResult<Vec<(String, String)>> {
+    pub(super) async fn claims(
+        &self,
+        namespace: &Namespace,
+        shards: u16,
+        lane: &Lane,
+    ) -> RedisResult<Vec<(String, String)>> {
         let mut pipe = redis::pipe();
-        Shard::all(SHARDS).for_each(|shard| _ = pipe.cmd("HGETALL").arg(Keys::new(namespace, shard).claims(lane)));
+        Shard::all(shards).for_each(|shard| _ = pipe.cmd("HGETALL").arg(Keys::new(namespace, shard).claims(lane)));
         let claims: Vec<Vec<(String, String)>> = pipe.query_async(&mut self.connection()).await?;
         Ok(claims.into_iter().flatten().collect())
     }

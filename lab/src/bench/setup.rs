@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::broker_side::{self, BrokerSide};
 use super::probe::Probe;
-use super::tasks::{CLUSTER_SHARDS, SHARDS, TaskNamespace};
+use super::tasks::{CLUSTER_SHARDS, TaskNamespace};
 use super::{Kind, Missing, Options};
 use crate::servers::{self, Program, Purpose, Server};
 use punctual::clock::Timestamp;
@@ -81,7 +81,7 @@ impl BenchSetup {
             probe: Probe::open(&redis_urls).await?,
             redis_url: if masters.is_some() { as_cluster(&redis_urls) } else { redis_urls[0].clone() },
             masters,
-            shards: if masters.is_some() { CLUSTER_SHARDS } else { SHARDS },
+            shards: if masters.is_some() { CLUSTER_SHARDS } else { options.shards },
             sink_url,
             broker_side,
             made: Mutex::default(),

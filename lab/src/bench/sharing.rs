@@ -30,6 +30,7 @@ const PREFIX: &str = "f";
 pub(super) async fn fleet(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let mut report = Report::new(options);
     show_options(&mut report, options);
+    report.option("shards", setup.shards);
     let mut calls = Vec::new();
     for &instances in &options.instances {
         let run = Run::start(setup, options, instances, tell).await?;
@@ -55,6 +56,7 @@ pub(super) async fn death(setup: &BenchSetup, options: &Options, tell: Tell<'_>)
     ensure!(instances > 2, "some must be left when two are killed: at least three instances are needed");
     let mut report = Report::new(options);
     show_options(&mut report, options);
+    report.option("shards", setup.shards);
     for killed in [1, 2] {
         let run = Run::start(setup, options, instances, tell).await?;
         let (late, held) = run.with_deaths(setup, killed, tell).await?;
@@ -183,7 +185,7 @@ impl Run {
 
     /// The dues, in ms, in claims of these instances.
     async fn held_by(&self, setup: &BenchSetup, instances: &[String]) -> anyhow::Result<BTreeSet<i64>> {
-        let claims = setup.probe.claims(&self.task_namespace.namespace, &Lane::default()).await?;
+        let claims = setup.probe.claims(&self.task_namespace.namespace, setup.shards, &Lane::default()).await?;
         let is_held = |token: &str| token.split('.').next().is_some_and(|id| instances.iter().any(|one| one == id));
         // An entry is the number of occurrences or `part`, then the id and the due of each.
         let dues =

@@ -217,6 +217,9 @@ pub(super) struct Steady {
     /// For how long
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
+    /// Over how many shards they are spread
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    shards: u16,
 }
 
 /// The payload, and the form of the output.
@@ -294,10 +297,9 @@ impl BenchCommand {
                 options = Options { bench: Bench::Idle, seconds, lanes, instances, ..redis.of(options) };
                 *json
             }
-            BenchCommand::Fleet { place, steady: Steady { rate, seconds }, instances, payload } => {
-                let (rate, seconds) = (*rate, *seconds);
+            BenchCommand::Fleet { place, steady, instances, payload } => {
                 let instances = rising(instances).into_iter().map(usize::from).collect();
-                options = Options { bench: Bench::Fleet, rate, seconds, instances, ..place.of(options)? };
+                options = Options { bench: Bench::Fleet, instances, ..steady.of(place.of(options)?) };
                 payload.of(&mut options)
             }
             BenchCommand::Cluster { sink, masters, tasks, shape } => {
@@ -315,9 +317,9 @@ impl BenchCommand {
                 options = Options { bench: Bench::Silence, rate, seconds, instances, ..sink.of(options)? };
                 payload.of(&mut options)
             }
-            BenchCommand::Death { place, steady: Steady { rate, seconds }, instances, payload } => {
-                let (rate, seconds, instances) = (*rate, *seconds, vec![usize::from(*instances)]);
-                options = Options { bench: Bench::Death, rate, seconds, instances, ..place.of(options)? };
+            BenchCommand::Death { place, steady, instances, payload } => {
+                let instances = vec![usize::from(*instances)];
+                options = Options { bench: Bench::Death, instances, ..steady.of(place.of(options)?) };
                 payload.of(&mut options)
             }
         };
@@ -349,6 +351,12 @@ impl Sink {
 impl Redis {
     fn of(&self, options: Options) -> Options {
         Options { redis: self.redis.clone().map(Into::into), ..options }
+    }
+}
+
+impl Steady {
+    fn of(&self, options: Options) -> Options {
+        Options { rate: self.rate, seconds: self.seconds, shards: self.shards, ..options }
     }
 }
 
