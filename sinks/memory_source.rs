@@ -37,7 +37,8 @@ struct State {
     /// Places of messages that another reader has.
     elsewhere: BTreeSet<String>,
     unavailable: bool,
-    refuses_acknowledgements: bool,
+    /// How many more acknowledgements are accepted; `None` if all are.
+    acknowledgements_left: Option<usize>,
 }
 
 impl MemorySource {
@@ -76,9 +77,9 @@ impl MemorySource {
         self.inner.state.lock().unavailable = unavailable;
     }
 
-    /// Refuses acknowledgements, or no longer.
-    pub fn refuse_acknowledgements(&self, refuses: bool) {
-        self.inner.state.lock().refuses_acknowledgements = refuses;
+    /// Accepts so many more acknowledgements and refuses the others; `None` accepts all.
+    pub fn accept_acknowledgements(&self, count: Option<usize>) {
+        self.inner.state.lock().acknowledgements_left = count;
     }
 
     fn take(&self, max: usize) -> Result<Vec<Incoming>, SourceError> {
@@ -107,9 +108,10 @@ impl Source for MemorySource {
 
     async fn acknowledge(&self, receipts: Vec<Receipt>) -> Result<(), SourceError> {
         let mut state = self.inner.state.lock();
-        if state.unavailable || state.refuses_acknowledgements {
+        if state.unavailable || state.acknowledgements_left == Some(0) {
             return Err(Away::from("the source is unavailable".to_owned()).into());
         }
+        state.acknowledgements_left = state.acknowledgements_left.map(|left| left - 1);
         let places: BTreeSet<&str> = receipts.iter().map(|receipt| receipt.0.as_str()).collect();
         state.read.retain(|message| !places.contains(message.place.as_str()));
         state.acknowledged.extend(receipts.into_iter().map(|receipt| receipt.0));

@@ -3,6 +3,7 @@
 mod bad_messages;
 mod kafka;
 mod kills;
+mod model;
 mod nats;
 mod rabbitmq;
 mod rabbitmq_dialects;
@@ -320,11 +321,11 @@ async fn a_door_that_waits_stops_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_door_whose_acknowledgements_fail_is_not_up() {
     let bed = Bed::start();
-    bed.source.refuse_acknowledgements(true);
+    bed.source.accept_acknowledgements(Some(0));
     bed.send("1-0", 0, &["punctual-in: 1h"]);
     bed.pass(30_000).await;
     assert_eq!(bed.status().0, DoorStatus::Unavailable);
-    bed.source.refuse_acknowledgements(false);
+    bed.source.accept_acknowledgements(None);
     bed.pass(6000).await;
     assert_eq!((bed.status().0, bed.source.acknowledged().len(), bed.tasks().len()), (DoorStatus::Up, 1, 1));
 }
@@ -370,13 +371,13 @@ async fn a_stop_completes_what_was_read_and_a_death_repeats_it_under_the_same_id
 #[tokio::test(start_paused = true)]
 async fn a_message_that_is_read_again_after_the_configuration_changed_changes_nothing() {
     let bed = Bed::start();
-    bed.source.refuse_acknowledgements(true);
+    bed.source.accept_acknowledgements(Some(0));
     bed.send("1-0", 0, &["punctual-in: 60s"]);
     bed.pass(10).await;
     let Bed { timeline, source, doors, metrics, .. } = bed;
     drop(doors);
     let before = timeline.twin(Shard::FIRST);
-    source.refuse_acknowledgements(false);
+    source.accept_acknowledgements(None);
     source.redeliver();
     let changed = Door { destination: Some("other".to_owned()), ..door(&source) };
     let metrics_of_second = Metrics::new("0", "i1");
