@@ -122,8 +122,8 @@ impl Source for MemorySource {
         self.inner.state.lock().elsewhere.contains(&receipt.0)
     }
 
-    async fn check(&self) -> Result<(), SourceError> {
-        self.take(0).map(drop)
+    async fn check(&self) -> Result<Vec<String>, SourceError> {
+        self.take(0).map(|_| Vec::new())
     }
 
     async fn close(&self, _deadline: Duration) {}

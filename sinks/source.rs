@@ -49,11 +49,12 @@ pub trait Source: Send + Sync + 'static {
         false
     }
 
-    /// Checks that the broker answers and has what is to be read. Reads and writes nothing.
+    /// Checks that the broker answers and has what is to be read. Reads and writes nothing. Returns what of its settings
+    /// may lose messages or delay them.
     ///
     /// # Errors
     /// What is missing.
-    async fn check(&self) -> Result<(), SourceError>;
+    async fn check(&self) -> Result<Vec<String>, SourceError>;
 
     /// Ends its connections. Takes at most `deadline`.
     async fn close(&self, deadline: Duration);

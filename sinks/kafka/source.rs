@@ -432,14 +432,14 @@ impl Source for KafkaSource {
         Ok(())
     }
 
-    async fn check(&self) -> Result<(), SourceError> {
+    async fn check(&self) -> Result<Vec<String>, SourceError> {
         let limit = self.kafka.peer().answer_timeout;
         let asked = timeout(limit, async {
             let producer = self.kafka.connect().await?;
             self.kafka.look_for(&producer, &self.topic, Instant::now() + limit).await
         });
         match asked.await.unwrap_or_else(|_| Err(self.kafka.peer().no_answer().into()))? {
-            DestinationState::Exists => Ok(()),
+            DestinationState::Exists => Ok(Vec::new()),
             DestinationState::Missing(_) | DestinationState::Unknown(_) => {
                 let detail = format!("there is no topic `{}`, or this user may not describe it", self.topic);
                 Err(SourceError::Missing(detail))

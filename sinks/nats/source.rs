@@ -43,11 +43,16 @@ const MAX_READ_BYTES: usize = 8 << 20;
 /// Maximum number of bytes of one pull. No message may be larger.
 const MAX_PULL_BYTES: usize = 64 << 20;
 
+/// A consumer that waits less for an acknowledgement sends messages again in a short outage.
+const MIN_ACK_WAIT: Duration = Duration::from_secs(10);
+
 /// A stream and its consumer.
 pub(crate) struct NatsSource {
     nats: Nats,
     stream: String,
     consumer: String,
+    /// How many messages a read may return.
+    batch: usize,
     reading: tokio::sync::Mutex<Option<Pulling>>,
     /// The client of the connection in `reading`, with the connection's number. Acknowledgements use it, so that they
     /// do not wait for a read.
@@ -84,6 +89,7 @@ impl NatsSource {
             nats: Nats::new(config)?,
             stream: stream.to_owned(),
             consumer: consumer.to_owned(),
+            batch: options.batch,
             reading: tokio::sync::Mutex::default(),
             client: Mutex::default(),
             connections: AtomicU64::new(0),
@@ -106,27 +112,29 @@ impl NatsSource {
         Ok(Pulling { connection, number, inbox, messages, expected: 0 })
     }
 
-    /// Checks that this user may pull, and that the consumer exists and loses nothing, if the user may ask for it.
-    async fn look(&self, connection: &NatsConnection) -> Result<(), SourceError> {
+    /// Checks that this user may pull, and that the consumer exists and can be used, if the user may ask for it. Returns
+    /// what of its settings may lose messages or delay them.
+    async fn look(&self, connection: &NatsConnection) -> Result<Vec<String>, SourceError> {
         let (stream, consumer) = (&self.stream, &self.consumer);
         let ask = async |subject: String, payload: &'static str| {
             let asked = timeout(self.nats.peer().answer_timeout, request(connection, subject, payload.into())).await;
             asked.unwrap_or_else(|_| Err(self.nats.peer().no_answer().into()))
         };
         let answer = ask(format!("$JS.API.CONSUMER.INFO.{stream}.{consumer}"), "").await?;
-        if let NatsReply::Message(_, message) = &answer {
-            self.check_consumer(message)?;
-        }
+        let warnings = match &answer {
+            NatsReply::Message(_, message) => self.check_consumer(message)?,
+            NatsReply::Denied(..) => Vec::new(),
+        };
         // A pull that is no JSON takes no message. A denied one has no other answer than this, and one for a consumer that
         // does not exist has none at all.
         match ask(self.pull_subject(), "{").await? {
             NatsReply::Denied(_, detail) => Err(SourceError::Missing(detail)),
-            NatsReply::Message(..) => Ok(()),
+            NatsReply::Message(..) => Ok(warnings),
         }
     }
 
     /// Checks what the server says of the consumer.
-    fn check_consumer(&self, message: &async_nats::Message) -> Result<(), SourceError> {
+    fn check_consumer(&self, message: &async_nats::Message) -> Result<Vec<String>, SourceError> {
         let (stream, consumer) = (&self.stream, &self.consumer);
         let missing = |detail: String| Err(SourceError::Missing(detail));
         if message.status == Some(StatusCode::NO_RESPONDERS) {
@@ -143,8 +151,28 @@ impl NatsSource {
         if config["ack_policy"] != "explicit" {
             return missing(format!("the consumer `{consumer}` needs `ack_policy` explicit"));
         }
-        Ok(())
+        Ok(warnings(config, self.batch))
     }
+}
+
+/// What of a consumer's settings loses messages, or delays them. Its `max_deliver` and `max_ack_pending` are -1 if they have
+/// no limit, and its `ack_wait` is in nanoseconds.
+fn warnings(config: &Value, batch: usize) -> Vec<String> {
+    let number = |name: &str| config[name].as_i64();
+    let max_deliver = number("max_deliver").filter(|max| *max > 0).map(|max| {
+        format!("JetStream drops a message after {max} deliveries, for example in an outage of Redis: set `max_deliver` to -1")
+    });
+    let ack_wait = number("ack_wait").map(|nanos| Duration::from_nanos(nanos.unsigned_abs()));
+    let ack_wait = ack_wait.filter(|wait| *wait < MIN_ACK_WAIT).map(|wait| {
+        format!(
+            "`ack_wait` is {wait:?}: in a short outage messages already come again; at least {MIN_ACK_WAIT:?} are better"
+        )
+    });
+    let is_below = |max: &i64| usize::try_from(*max).is_ok_and(|max| max > 0 && max < batch);
+    let max_ack_pending = number("max_ack_pending").filter(is_below).map(|max| {
+        format!("`max_ack_pending` is {max}, and the door reads up to {batch} messages at once: it waits for its own acknowledgements")
+    });
+    max_deliver.into_iter().chain(ack_wait).chain(max_ack_pending).collect()
 }
 
 impl Pulling {
@@ -279,7 +307,7 @@ impl Source for NatsSource {
         }
     }
 
-    async fn check(&self) -> Result<(), SourceError> {
+    async fn check(&self) -> Result<Vec<String>, SourceError> {
         let peer = self.nats.peer();
         let connected = timeout(peer.answer_timeout, self.nats.connect()).await;
         let connection = connected.unwrap_or_else(|_| Err(peer.no_answer().into()))?;
@@ -304,6 +332,19 @@ impl Source for NatsSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_lose_or_delay_messages_are_named() {
+        let of = |config: Value| warnings(&config, 500);
+        let unlimited = serde_json::json!({"max_deliver": -1, "ack_wait": 30_000_000_000_u64, "max_ack_pending": -1});
+        assert_eq!((of(unlimited), of(Value::Null)), (Vec::new(), Vec::new()));
+        let limited = serde_json::json!({"max_deliver": 5, "ack_wait": 2_000_000_000_u64, "max_ack_pending": 499});
+        let starts = ["JetStream drops a message after 5 deliveries", "`ack_wait` is 2s", "`max_ack_pending` is 499"];
+        let found = of(limited);
+        assert!(found.len() == 3 && found.iter().zip(starts).all(|(one, start)| one.starts_with(start)), "{found:?}");
+        let enough = serde_json::json!({"max_ack_pending": 500});
+        assert_eq!(of(enough), Vec::<String>::new());
+    }
 
     #[test]
     fn the_place_of_a_message_is_read_from_both_forms_of_its_reply_subject() {

@@ -264,13 +264,13 @@ impl Source for RabbitSource {
         Ok(())
     }
 
-    async fn check(&self) -> Result<(), SourceError> {
+    async fn check(&self) -> Result<Vec<String>, SourceError> {
         let limit = self.rabbit.peer().answer_timeout;
         let asked = timeout(limit, async {
             let connection = self.rabbit.connect().await?;
             Ok::<_, Away>(match connection.declare_queue_passively(&self.queue).await {
                 // A user who may read a queue need not be allowed to declare it.
-                Ok(()) | Err(Failed::Refused(Refusal { code: 403, .. })) => Ok(()),
+                Ok(()) | Err(Failed::Refused(Refusal { code: 403, .. })) => Ok(Vec::new()),
                 Err(Failed::Refused(refusal)) => Err(SourceError::Missing(refusal.to_string())),
                 Err(Failed::Lost) => Err(Away::from(connection.end_words()).into()),
             })

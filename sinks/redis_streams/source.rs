@@ -225,7 +225,7 @@ impl Source for StreamSource {
         Ok(())
     }
 
-    async fn check(&self) -> Result<(), SourceError> {
+    async fn check(&self) -> Result<Vec<String>, SourceError> {
         let (stream, group) = (&self.stream, &self.group);
         let create = format!("create it: `XGROUP CREATE {stream} {group} 0 MKSTREAM`");
         let mut command = redis::cmd("XINFO");
@@ -239,7 +239,7 @@ impl Source for StreamSource {
         // Each is a list of names and values: `name`, the name of the group, ...
         let named = Value::BulkString(group.clone().into_bytes());
         if groups.iter().any(|group| group.get(1) == Some(&named)) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         Err(SourceError::Missing(format!("the stream `{stream}` has no group `{group}`; {create}")))
     }

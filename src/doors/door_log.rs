@@ -1,6 +1,6 @@
 //! What the log says of a door. It has a line when the door stops, one each minute while it is stopped, and one when it
 //! goes on. It has about ten lines each minute about rejected messages. It has one line about messages that are not
-//! identified, and one about headers that are left out.
+//! identified, one about headers that are left out, and one about times that are far off.
 
 use std::time::Duration;
 
@@ -9,12 +9,16 @@ use tracing::{info, warn};
 
 use super::dialects::Rejection;
 use super::{Door, DoorStatus};
+use crate::clock::Timestamp;
 
 /// The pause between two lines about the same thing.
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// Maximum number of lines about rejected messages in that time.
 const MAX_REJECTED_LINES: u64 = 10;
+
+/// The time of a message is far off if it differs from now by more than this.
+const FAR_OFF: Duration = Duration::from_secs(300);
 
 /// What was logged of a door.
 #[derive(Default)]
@@ -27,6 +31,8 @@ pub(super) struct DoorLog {
     unidentified: bool,
     /// Whether it was logged that headers are left out.
     headers_dropped: bool,
+    /// Whether it was logged that times are far off.
+    far_off: bool,
 }
 
 impl DoorLog {
@@ -76,6 +82,22 @@ impl DoorLog {
                 door = door.name,
                 place,
                 "messages have no `message_id`, or no time that a delay could count from: one that is read again is another task, or is due later"
+            );
+        }
+    }
+
+    /// A message was sent at this time, by the clock of its producer or of the broker. Logged once if that is far off: the
+    /// metric of the door's lag shows more.
+    pub(super) fn sent(&mut self, door: &Door, place: &str, sent: Timestamp, now: Timestamp) {
+        let off = now.since(sent).max(sent.since(now));
+        if off > FAR_OFF && !std::mem::replace(&mut self.far_off, true) {
+            let (sent, off_s) = (sent.to_string(), off.as_secs());
+            warn!(
+                door = door.name,
+                place,
+                sent,
+                off_s,
+                "the time of a message is far from now, and delays count from it: the door is late, or the clock of the producer is wrong"
             );
         }
     }

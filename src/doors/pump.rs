@@ -158,7 +158,7 @@ impl Pump {
             };
             match &instruction {
                 Instruction::CancelTooLate(_) => too_late.push(number),
-                Instruction::Put(put) => self.note_loss(message, put),
+                Instruction::Put(put) => self.note(message, put, now),
                 _ => {}
             }
             sent.push(Sent { number, time: message.time_ms.map(Timestamp::from_millis), instruction });
@@ -178,13 +178,16 @@ impl Pump {
     }
 
     /// Counts and logs a message that would become another task if it were read again, and headers that its task does
-    /// not have.
-    fn note_loss(&self, message: &Incoming, put: &PutInstruction) {
+    /// not have. Logs a time that is far off.
+    fn note(&self, message: &Incoming, put: &PutInstruction, now: Timestamp) {
         let (is_unidentified, dropped) = (put.is_unidentified(message), put.dropped_headers(message));
         self.metrics.unidentified.inc_by(u64::from(is_unidentified));
         self.metrics.headers_dropped.inc_by(dropped as u64);
         if is_unidentified {
             self.progress.lock().log.unidentified(&self.door, &message.place);
+        }
+        if let Some(sent) = message.time_ms {
+            self.progress.lock().log.sent(&self.door, &message.place, Timestamp::from_millis(sent), now);
         }
         if dropped > 0 {
             self.progress.lock().log.headers_dropped(&self.door, &message.place, dropped);

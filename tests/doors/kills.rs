@@ -66,6 +66,7 @@ pub(super) fn run(
         instances.each_ref().map(status),
         instances[0].log()
     );
+    assert!(ended > 0 || cfg!(not(feature = "fault-points")), "no instance ended between put and acknowledgement");
     // Copies may still come.
     std::thread::sleep(Duration::from_secs(1));
     let (mut keys, mut copies) = (BTreeMap::new(), 0);

@@ -9,6 +9,7 @@ mod rabbitmq;
 mod rabbitmq_dialects;
 mod redis;
 mod rights;
+mod sequences;
 mod waits;
 
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ use crate::support::{have, patient};
 pub(super) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// A Redis for the timeline, and a NATS with the streams and the consumer of a door; `None` if a server is not installed.
-fn servers() -> Option<(RedisServer, NatsServer)> {
+pub(super) fn servers() -> Option<(RedisServer, NatsServer)> {
     if !have("nats-server") || !have("redis-server") {
         return None;
     }

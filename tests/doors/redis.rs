@@ -16,7 +16,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Configures an instance with its timeline in one Redis. The stream that the door reads and the published messages are
 /// in another.
-fn config(timeline: &RedisServer, broker: &str, more: &str) -> String {
+pub(super) fn config(timeline: &RedisServer, broker: &str, more: &str) -> String {
     format!(
         "[redis]\nurl = \"{}\"\n[claim]\nlease = \"3s\"\n[sinks.default]\nurl = \"{broker}\"\nanswer_timeout = \"1s\"\n\
          [doors.in]\nsink = \"default\"\nfrom = \"punctual.in/punctual\"\nrejected = \"punctual.rejected\"\n{more}",
@@ -24,14 +24,14 @@ fn config(timeline: &RedisServer, broker: &str, more: &str) -> String {
     )
 }
 
-fn create_group(broker: &RedisServer) {
+pub(super) fn create_group(broker: &RedisServer) {
     let mut create = ::redis::cmd("XGROUP");
     create.arg("CREATE").arg("punctual.in").arg("punctual").arg("0").arg("MKSTREAM");
     create.exec(&mut broker.connect()).expect("a group");
 }
 
 /// A Redis for the timeline, and one with the stream and the group of a door; `None` if Redis is not installed.
-fn servers() -> Option<(RedisServer, RedisServer)> {
+pub(super) fn servers() -> Option<(RedisServer, RedisServer)> {
     if !have("redis-server") {
         return None;
     }
@@ -41,14 +41,14 @@ fn servers() -> Option<(RedisServer, RedisServer)> {
 }
 
 /// Adds an entry with these fields and a payload.
-fn add(broker: &mut ::redis::Connection, payload: &str, fields: &[(&str, &str)]) -> String {
+pub(super) fn add(broker: &mut ::redis::Connection, payload: &str, fields: &[(&str, &str)]) -> String {
     let mut add = ::redis::cmd("XADD");
     add.arg("punctual.in").arg("*").arg(fields).arg("payload").arg(payload);
     add.query(broker).expect("an id")
 }
 
 /// Number of entries that were read and not acknowledged.
-fn pending(broker: &RedisServer) -> u64 {
+pub(super) fn pending(broker: &RedisServer) -> u64 {
     let answer: Vec<::redis::Value> =
         ::redis::cmd("XPENDING").arg("punctual.in").arg("punctual").query(&mut broker.connect()).expect("a summary");
     ::redis::from_redis_value(answer[0].clone()).expect("a number")

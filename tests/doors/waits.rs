@@ -3,6 +3,7 @@
 use punctual::timeline::{ClaimRequest, DeadCap, RestOfClaim, Settle, Timeline, Token};
 
 use super::*;
+use crate::support::log::Log;
 
 impl Bed {
     /// Claims what is due, as an instance does that publishes it.
@@ -66,6 +67,24 @@ async fn a_door_waits_for_a_task_in_flight_but_not_without_end() {
     put("a", "5-0");
     bed.pass(20_000).await;
     assert_eq!((bed.source.acknowledged().len(), bed.status().0), (4, DoorStatus::Waiting));
+}
+
+/// The times of 400 days ago and of an hour ahead are those of producers; the others are late by less than five minutes.
+#[tokio::test(start_paused = true)]
+async fn a_time_that_is_far_off_is_logged_once() {
+    const DAY_MS: i64 = 86_400_000;
+    for (offset_ms, lines) in [(-299_000, 0), (299_000, 0), (-400 * DAY_MS, 1), (3_600_000, 1)] {
+        let (log, _guard) = Log::begin();
+        let bed = Bed::start();
+        bed.send("1-0", offset_ms, &["punctual-in: 60s"]);
+        bed.send("2-0", offset_ms, &["punctual-in: 60s"]);
+        bed.pass(10).await;
+        assert_eq!((bed.results("created"), bed.tasks().len()), (2, 2));
+        let logged = log.text().lines().filter(|line| line.contains("far from now")).count();
+        assert_eq!(logged, lines, "{offset_ms}: {}", log.text());
+        let due = bed.tasks()["in.1-0"];
+        assert_eq!(due, offset_ms + 60_000 - 10, "from the time of the message, and at once if that has passed");
+    }
 }
 
 /// The first message was handed over while the timeline was away: the other reader may have cancelled its task by now.

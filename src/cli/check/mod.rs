@@ -209,9 +209,12 @@ async fn ask_door(config: &Config, door: &Door) -> Finding {
     let url = sink_url(&config.doors[&door.name].sink);
     let mut warnings = Vec::new();
     let result = match timeout(limit, door.source.check()).await {
-        Ok(Ok(())) => match missing(door, door.rejected.as_deref()).await {
+        Ok(Ok(found)) => match missing(door, door.rejected.as_deref()).await {
             Some(detail) => Err(CheckFailure::new(config, &path("rejected"), Kind::Missing, detail)),
-            None => Ok(format!("{}: {}", door.from, door.source.kind())),
+            None => {
+                warnings.extend(found.into_iter().map(|warning| (warning, None)));
+                Ok(format!("{}: {}", door.from, door.source.kind()))
+            }
         },
         Ok(Err(SourceError::Away(away))) => Err(CheckFailure::new(config, &url, kind(away.cause), away.detail)),
         Ok(Err(SourceError::Missing(detail))) => {
