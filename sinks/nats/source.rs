@@ -2,9 +2,12 @@
 //!
 //! - Stream and consumer exist already; the consumer is durable, has no delivery subject and acknowledges each message. A
 //!   message that is not acknowledged comes again after the consumer's `ack_wait`, to any instance.
+//! - A message that this door has read and not yet acknowledged comes again, too, if its batch takes longer than
+//!   `ack_wait`. It is left out then, because it would take effect after messages that were sent later.
 //! - The place of a message is its number in the stream and the time at which the stream stored it, which is also its time.
 //! - An acknowledgement may be lost with its connection; the message then comes again, and changes nothing.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -54,11 +57,19 @@ pub(crate) struct NatsSource {
     /// How many messages a read may return.
     batch: usize,
     reading: tokio::sync::Mutex<Option<Pulling>>,
-    /// The client of the connection in `reading`, with the connection's number. Acknowledgements use it, so that they
-    /// do not wait for a read.
-    client: Mutex<Option<(u64, async_nats::Client)>>,
+    /// For the connection in `reading`. Acknowledgements use it, so that they do not wait for a read.
+    acknowledging: Mutex<Option<Acknowledging>>,
     /// Number of connections so far.
     connections: AtomicU64,
+}
+
+/// What acknowledgements need.
+struct Acknowledging {
+    client: async_nats::Client,
+    /// The number of its connection.
+    number: u64,
+    /// The numbers in the stream of the messages that were read and are not acknowledged.
+    unacknowledged: HashSet<u64>,
 }
 
 /// A connection with an inbox for the messages of pulls.
@@ -91,7 +102,7 @@ impl NatsSource {
             consumer: consumer.to_owned(),
             batch: options.batch,
             reading: tokio::sync::Mutex::default(),
-            client: Mutex::default(),
+            acknowledging: Mutex::default(),
             connections: AtomicU64::new(0),
         })
     }
@@ -108,7 +119,8 @@ impl NatsSource {
         let messages =
             connection.client.subscribe(inbox.clone()).await.map_err(|error| Away::from(error.to_string()))?;
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
-        *self.client.lock() = Some((number, connection.client.clone()));
+        let client = connection.client.clone();
+        *self.acknowledging.lock() = Some(Acknowledging { client, number, unacknowledged: HashSet::new() });
         Ok(Pulling { connection, number, inbox, messages, expected: 0 })
     }
 
@@ -247,6 +259,17 @@ fn incoming(message: async_nats::Message, connection: u64) -> Option<Incoming> {
     })
 }
 
+/// The subject for the acknowledgement of a message.
+fn subject(Receipt(text): &Receipt) -> Option<String> {
+    text.split_once(' ').map(|(_, subject)| subject.to_owned())
+}
+
+/// The number of the connection that read a message, and that of the message in the stream.
+fn numbers(Receipt(text): &Receipt) -> Option<(u64, u64)> {
+    let (connection, subject) = text.split_once(' ')?;
+    Some((connection.parse().ok()?, place(subject)?.0))
+}
+
 /// Number in the stream and time of a message, from the subject for its acknowledgement:
 /// `$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<deliveries>.<number>.<number at the consumer>.<nanoseconds>.<pending>`.
 fn place(reply: &str) -> Option<(u64, i64)> {
@@ -263,7 +286,7 @@ impl Source for NatsSource {
     async fn next(&self, max: usize) -> Result<Vec<Incoming>, SourceError> {
         let mut reading = self.reading.lock().await;
         // Without a client, an acknowledgement has failed. What was not acknowledged comes again, to a new inbox.
-        let former = reading.take().filter(|_| self.client.lock().is_some());
+        let former = reading.take().filter(|_| self.acknowledging.lock().is_some());
         let pulling = match former {
             Some(pulling) => reading.insert(pulling),
             None => reading.insert(self.open().await?),
@@ -271,19 +294,22 @@ impl Source for NatsSource {
         let taken = pulling.take(max.max(1), &self.pull_subject()).await;
         if !pulling.connection.alive() || matches!(taken, Err(SourceError::Away(_))) {
             *reading = None;
-            self.client.lock().take();
+            self.acknowledging.lock().take();
         }
-        taken
+        let mut taken = taken?;
+        if let Some(Acknowledging { unacknowledged, .. }) = &mut *self.acknowledging.lock() {
+            taken.retain(|message| numbers(&message.receipt).is_none_or(|(_, number)| unacknowledged.insert(number)));
+        }
+        Ok(taken)
     }
 
     async fn acknowledge(&self, receipts: Vec<Receipt>) -> Result<(), SourceError> {
         // Messages of an earlier connection come again anyway; with a later one acknowledged, they would come out of order.
-        let Some((number, client)) = self.client.lock().clone() else { return Ok(()) };
-        let of_connection = |Receipt(text): &Receipt| {
-            let (of, subject) = text.split_once(' ')?;
-            (of == number.to_string()).then(|| subject.to_owned())
-        };
-        let mut subjects: Vec<String> = receipts.iter().filter_map(of_connection).collect();
+        let used = self.acknowledging.lock().as_ref().map(|used| (used.number, used.client.clone()));
+        let Some((number, client)) = used else { return Ok(()) };
+        let of_connection = |receipt: &&Receipt| numbers(receipt).is_some_and(|(of, _)| of == number);
+        let receipts: Vec<&Receipt> = receipts.iter().filter(of_connection).collect();
+        let mut subjects: Vec<String> = receipts.iter().filter_map(|receipt| subject(receipt)).collect();
         let Some(last) = subjects.pop() else { return Ok(()) };
         let sent = async {
             for subject in subjects {
@@ -293,10 +319,16 @@ impl Source for NatsSource {
             client.request(last, Bytes::new()).await.map(drop).map_err(|error| error.to_string())
         };
         match timeout(self.nats.peer().answer_timeout, sent).await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => {
+                if let Some(used) = self.acknowledging.lock().as_mut().filter(|used| used.number == number) {
+                    let acknowledged = receipts.iter().filter_map(|receipt| numbers(receipt));
+                    acknowledged.for_each(|(_, number)| _ = used.unacknowledged.remove(&number));
+                }
+                Ok(())
+            }
             Ok(Err(error)) => {
                 tracing::debug!(error, "messages of a door are not acknowledged");
-                self.client.lock().take_if(|(of, _)| *of == number);
+                self.acknowledging.lock().take_if(|used| used.number == number);
                 Ok(())
             }
             Err(_) => {
@@ -316,7 +348,7 @@ impl Source for NatsSource {
 
     async fn close(&self, deadline: Duration) {
         let pulling = self.reading.lock().await.take();
-        self.client.lock().take();
+        self.acknowledging.lock().take();
         if let Some(pulling) = pulling {
             // The acknowledgements are sent before the end.
             drop(timeout(deadline, pulling.connection.client.flush()).await);

@@ -115,6 +115,49 @@ fn a_short_expiration_does_not_wait_behind_a_long_one() {
     assert!(patient(TIME_LIMIT, || rabbit.count("", "out") == 3), "the queue dead-letters it");
 }
 
+/// What MassTransit 8 sends to its scheduler and to a consumer: envelopes, to the exchange of a queue.
+#[test]
+fn a_scheduled_message_of_masstransit_arrives_in_its_envelope_and_a_cancelled_one_does_not() {
+    let Some((timeline, rabbit)) = servers() else { return };
+    rabbit.bind("", "punctual", ExchangeKind::Fanout, "punctual.in");
+    rabbit.bind("", "orders", ExchangeKind::Fanout, "out");
+    let instance = start(&timeline, &rabbit, "punctual.in", "dialect = \"masstransit\"\n");
+    let tokens = ["b2d10000-5c7f-0015-5a5e-08dcd8a1b2c3", "b2d10000-5c7f-0015-0a0a-08dcd8a1b2c4"];
+    let send = |kind: &str, message: serde_json::Value| {
+        let envelope = serde_json::json!({
+            "messageId": "e9a00000-5c7f-0015-5a5e-08dcd8a1b2c5",
+            "conversationId": "e9a00000-5c7f-0015-5a5e-08dcd8a1b2c6",
+            "destinationAddress": "rabbitmq://localhost/punctual",
+            "messageType": [format!("urn:message:MassTransit.Scheduling:{kind}")],
+            "message": message,
+            "headers": {"shop": "7"},
+        });
+        let properties = BasicProperties::default().with_content_type("application/vnd.masstransit+json".into());
+        publish(&rabbit, "punctual", "", envelope.to_string().as_bytes(), properties);
+    };
+    let due = jiff::Timestamp::now() + jiff::SignedDuration::from_millis(1500);
+    for token in tokens {
+        let (kind, payload) = ("urn:message:Shop:CancelOrder", serde_json::json!({"order": 7}));
+        let message = serde_json::json!({"correlationId": token, "scheduledTime": due.to_string(), "payload": payload,
+            "payloadType": [kind], "destination": "rabbitmq://localhost/orders"});
+        send("ScheduleMessage", message);
+    }
+    send("CancelScheduledMessage", serde_json::json!({"tokenId": tokens[1], "timestamp": due.to_string()}));
+    let message = published(&rabbit, &instance);
+    assert!(jiff::Timestamp::now() >= due, "never early");
+    assert_eq!((message.exchange.as_str(), message.routing_key.as_str()), ("orders", ""));
+    let content_type = message.properties.content_type().as_ref().map(ShortString::as_str);
+    assert_eq!(content_type, Some("application/vnd.masstransit+json"));
+    let envelope: serde_json::Value = serde_json::from_slice(&message.data).expect("an envelope");
+    assert_eq!(envelope["message"], serde_json::json!({"order": 7}));
+    assert_eq!(envelope["messageType"], serde_json::json!(["urn:message:Shop:CancelOrder"]));
+    let headers = serde_json::json!({"shop": "7", "MT-Scheduling-TokenId": tokens[0].replace('-', "")});
+    assert_eq!(envelope["headers"], headers);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(rabbit.count("", "out"), 1, "the other one was cancelled");
+    assert_eq!(["created", "cancelled"].map(|result| super::results(&instance, result)), [2.0, 1.0]);
+}
+
 #[test]
 fn a_rejected_message_keeps_its_properties() {
     let Some((timeline, rabbit)) = servers() else { return };

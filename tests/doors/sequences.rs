@@ -116,6 +116,22 @@ fn messages_whose_ack_wait_passes_change_nothing_when_their_first_reader_goes_on
     assert_eq!(tasks(&second).len() as u64, MESSAGES);
 }
 
+/// The server sends the messages that the door holds again as soon as it asks for more.
+#[test]
+fn messages_that_a_door_holds_for_longer_than_ack_wait_are_not_read_twice() {
+    const MESSAGES: u64 = 600;
+    let Some((timeline, nats)) = nats::servers() else { return };
+    let config = nats::config(&timeline, &nats, "destination = \"out\"\nbatch = 50\n");
+    let (relay, refuses) = with_switch(&timeline);
+    let mut instance = Punctual::start(&through(&relay, &timeline, &config));
+    nats::send(&nats, &[("punctual-in", "1h")], (0..MESSAGES).map(|number| number.to_string()));
+    instance.until("waiting", |instance| status(instance)["status"] == "waiting");
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    refuses.store(false, Ordering::Relaxed);
+    instance.until("done", |instance| waiting(instance) == MESSAGES && open(&nats) == 0);
+    assert_eq!((results(&instance, "created"), results(&instance, "unchanged")), (MESSAGES as f64, 0.0));
+}
+
 /// The server takes a message of up to 1 MiB with its headers. The copy has more headers.
 #[test]
 fn a_rejected_message_whose_copy_is_too_large_is_copied_without_its_body() {
