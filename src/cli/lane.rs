@@ -13,6 +13,9 @@ use crate::task::duration;
 
 const PAUSE_EXAMPLES: &str = "Examples:
   punctual lane pause mail --note 'the mail server moves' --until 2026-12-01T14:00:00Z
+  punctual lane pause mail --until 30m";
+
+const RESUME_EXAMPLES: &str = "Examples:
   punctual lane resume mail";
 
 #[derive(Subcommand)]
@@ -21,6 +24,7 @@ pub(super) enum LaneCommand {
     #[command(after_help = PAUSE_EXAMPLES)]
     Pause(PauseArguments),
     /// Publish the messages of a paused lane again, those that became due meanwhile at once
+    #[command(after_help = RESUME_EXAMPLES)]
     Resume(LaneArguments),
 }
 

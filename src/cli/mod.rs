@@ -58,9 +58,25 @@ struct Cli {
     command: Command,
 }
 
+const SERVE_EXAMPLES: &str = "Examples:
+  punctual serve --redis redis://127.0.0.1:6379 --sink nats://127.0.0.1:4222
+  PUNCTUAL__HTTP__LISTEN=0.0.0.0:7171 punctual serve --config punctual.toml";
+
+const STATUS_EXAMPLES: &str = "Examples:
+  punctual status --watch
+  punctual status --url https://punctual.internal:7171 --token-file token";
+
+const CONFIG_EXAMPLES: &str = "Examples:
+  punctual config
+  punctual config --config punctual.toml --json";
+
+const COMPLETIONS_EXAMPLES: &str = "Examples:
+  punctual completions bash > /etc/bash_completion.d/punctual";
+
 #[derive(Subcommand)]
 enum Command {
     /// Accept tasks over HTTP and publish them when they are due
+    #[command(after_help = SERVE_EXAMPLES)]
     Serve(SourceArguments),
     /// See it work: put tasks, watch their messages appear, and check that each came once and on time
     Demo(demo::DemoArguments),
@@ -74,6 +90,7 @@ enum Command {
     #[command(subcommand)]
     Dead(dead::DeadCommand),
     /// Show lanes, sinks and what is wrong with them at a running instance
+    #[command(after_help = STATUS_EXAMPLES)]
     Status(status::StatusArguments),
     /// Show when a schedule would be due, without an instance
     #[command(after_help = preview::EXAMPLES)]
@@ -81,8 +98,10 @@ enum Command {
     /// Check that an instance would start and reach everything in its configuration; writes nothing
     Check(check::CheckArguments),
     /// Show every option with its value and where it was set
+    #[command(after_help = CONFIG_EXAMPLES)]
     Config(config::ConfigArguments),
     /// Print the completion script for a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(shell::CompletionsArguments),
     /// Print the manual page, for `man -l -`
     Man,
@@ -170,5 +189,46 @@ impl SourceArguments {
         ];
         sources.flags.extend(flags.into_iter().filter_map(|(flag, path, value)| Some((flag, path, value?))));
         Ok(sources)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// The arguments of a command of a shell: words, also in single quotes, up to a `>`. Variables before it are left out.
+    fn arguments(command: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut is_quoted = false;
+        for letter in command.trim().chars() {
+            match letter {
+                '\'' => is_quoted = !is_quoted,
+                ' ' if !is_quoted => words.push(String::new()),
+                letter => words.last_mut().expect("there is one").push(letter),
+            }
+        }
+        words.into_iter().skip_while(|word| word != "punctual").take_while(|word| word != ">").collect()
+    }
+
+    fn check_examples(command: &clap::Command, count: &mut usize) {
+        let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let examples = after.lines().skip_while(|line| !line.starts_with("Examples:")).skip(1);
+        for line in examples.take_while(|line| line.starts_with("  ")) {
+            for command in line.split(" | ") {
+                let parsed = Cli::try_parse_from(arguments(command));
+                assert!(parsed.is_ok(), "{line}: {}", parsed.err().map(|error| error.to_string()).unwrap_or_default());
+                *count += 1;
+            }
+        }
+        command.get_subcommands().for_each(|command| check_examples(command, count));
+    }
+
+    #[test]
+    fn the_examples_of_the_help_are_accepted() {
+        let mut count = 0;
+        check_examples(&Cli::command(), &mut count);
+        assert!(count >= 30, "{count} examples");
     }
 }

@@ -39,6 +39,13 @@ const PUT_USAGE: &str =
     "punctual task put <ID> <--in <DURATION>|--at <TIME>|--every <DURATION>|--cron <EXPRESSION>> [OPTIONS]
        punctual task put --file <FILE> [ID] [OPTIONS]";
 
+const GET_EXAMPLES: &str = "Examples:
+  punctual task get report --next 5";
+
+const UPCOMING_EXAMPLES: &str = "Examples:
+  punctual task upcoming --prefix report- --zone Europe/Berlin
+  punctual task upcoming --lane mail --from 2026-12-01T00:00:00Z --limit 1000";
+
 const PUT_EXAMPLES: &str = "Examples:
   punctual task put order-1.unpaid --in 15m --destination orders.cancel --payload '{\"order\": 1}'
   punctual task put report --cron '30 6 * * MON-FRI' --zone Europe/Berlin --destination reports.build --text daily
@@ -54,6 +61,7 @@ pub(super) enum TaskCommand {
     #[command(override_usage = PUT_USAGE, after_help = PUT_EXAMPLES)]
     Put(Box<PutArguments>),
     /// Show a task
+    #[command(after_help = GET_EXAMPLES)]
     Get(GetArguments),
     /// Cancel tasks: some, or all that match a filter
     #[command(aliases = ["delete", "remove", "rm"], after_help = task_bulk::CANCEL_EXAMPLES)]
@@ -62,6 +70,7 @@ pub(super) enum TaskCommand {
     #[command(after_help = task_list::EXAMPLES)]
     List(TaskListArguments),
     /// List the tasks that wait, the earliest first; what is overdue comes before the rest
+    #[command(after_help = UPCOMING_EXAMPLES)]
     Upcoming(UpcomingArguments),
     /// Count tasks, by lane and by due
     #[command(after_help = task_count::EXAMPLES)]

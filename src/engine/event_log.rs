@@ -138,7 +138,8 @@ impl DeathLog {
         })
     }
 
-    /// Returns the deaths that are not logged yet, once their minute is over; with `at_once` also before.
+    /// Returns the deaths that are not logged yet, once their minute is over; with `at_once` also before. What is returned is
+    /// not first in the next minute.
     pub(super) fn take_unlogged(&mut self, now: Instant, at_once: bool) -> Vec<Deaths> {
         let is_over = self.since.is_some_and(|since| at_once || now.duration_since(since) >= LOG_PAUSE);
         if !is_over {
@@ -146,6 +147,11 @@ impl DeathLog {
         }
         let unlogged = std::mem::take(self).unlogged;
         let unlogged: Vec<_> = unlogged.into_iter().filter(|(_, deaths)| deaths.count > 0).collect();
+        for ((reason, destination), Unlogged { reason: of, detail, .. }) in &unlogged {
+            self.since = Some(now);
+            let none = Unlogged { reason: *of, count: 0, detail: detail.clone() };
+            self.unlogged.insert((reason, destination.clone()), none);
+        }
         if unlogged.len() <= MAX_SUMS {
             let one = |((_, destination), deaths): ((&str, String), Unlogged)| Deaths {
                 reason: deaths.reason,
@@ -219,9 +225,17 @@ mod tests {
         assert_eq!(log.take_unlogged(after(start, 59), false), []);
         let (reason, detail) = (Reason::Destination, "still none".to_owned());
         let sum = Deaths { reason, count: 50, destinations: 1, named: "gone".to_owned(), detail };
-        assert_eq!(log.take_unlogged(after(start, 60), false), [sum]);
-        assert_eq!(log.take_unlogged(after(start, 200), true), [], "all is logged");
-        assert!(log.add(Reason::Destination, "gone", "no such topic", after(start, 300)).is_some());
+        assert_eq!(log.take_unlogged(after(start, 60), false), std::slice::from_ref(&sum));
+        // They go on: one line a minute.
+        for minute in 1..4 {
+            (0..50).for_each(|_| {
+                assert_eq!(log.add(Reason::Destination, "gone", "still none", after(start, minute * 60 + 1)), None);
+            });
+            assert_eq!(log.take_unlogged(after(start, minute * 60 + 59), false), []);
+            assert_eq!(log.take_unlogged(after(start, minute * 60 + 60), false), std::slice::from_ref(&sum));
+        }
+        assert_eq!(log.take_unlogged(after(start, 300), true), [], "all is logged");
+        assert!(log.add(Reason::Destination, "gone", "no such topic", after(start, 400)).is_some());
     }
 
     #[test]
@@ -250,6 +264,7 @@ mod tests {
         lines += sums.len();
         counted += sums.iter().map(|sum| sum.count).sum::<u64>();
         assert!(lines <= 20 && counted == 100_000, "{lines} lines, {counted} deaths");
+        log.take_unlogged(after(start, 120), false);
         assert!(log.unlogged.is_empty());
     }
 }

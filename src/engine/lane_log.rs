@@ -35,8 +35,8 @@ impl LaneContext {
         );
     }
 
-    /// Logs that a destination turned at fault or is given up. Callers can make up names, so further ones in a minute are
-    /// counted.
+    /// Logs that messages fail at a destination, that it turned at fault or that it is given up. Callers can make up names,
+    /// so further ones in a minute are counted.
     pub(super) fn log_destination(&self, destination: &str, health: Health, patience: Duration, trouble: &Trouble) {
         let (lane, sink, detail) = (self.lane.as_str(), &*self.sink.name, trouble.detail.as_str());
         let log = if health == Health::GivenUp { &self.sink.given_up_log } else { &self.sink.failing_log };
@@ -62,6 +62,17 @@ impl LaneContext {
                 lane_waits_forever = self.waits_forever,
                 hint,
                 "destination is given up; from now on its messages are dead at once, but for one trial every 5 s"
+            );
+        } else if health == Health::Failing {
+            let hint = "if it is a destination's fault alone, it is said once another one accepts messages";
+            warn!(
+                sink,
+                lane,
+                destination,
+                detail,
+                others,
+                hint,
+                "messages have failed at a destination for 2 s, and no other one has accepted any since"
             );
         } else {
             warn!(

@@ -23,10 +23,10 @@ const MAX_PROBE_PAUSE: Duration = Duration::from_secs(5);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A sink that answers none of the messages under way for this long is logged.
-pub(super) const SILENCE: Duration = Duration::from_secs(2);
+pub(super) const SILENCE: Duration = Duration::from_millis(1500);
 
 /// How often a sink is looked at for that.
-const SILENCE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+const SILENCE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Probes a sink while its breaker is open, and when the breaker asks for it. Ends with the engine.
 pub(super) async fn run(context: Arc<Context>, sink: Arc<SinkContext>) {

@@ -56,7 +56,7 @@ fn a_broker_that_hangs_is_said_to_answer_nothing() {
     }
     let (timeline, nats) = (RedisServer::start(&[]), NatsServer::start(""));
     nats.connect().create_stream("ORDERS", &["orders.>"], &json!({}));
-    // Later than the 2 s after which a sink without answers is logged.
+    // Later than the 1.5 s after which a sink without answers is logged.
     let config = config(&timeline, &nats.url()).replace("\"2s\"", "\"7s\"").replace("\"5s\"", "\"20s\"");
     let mut instance = Punctual::start(&config);
     put(&instance, "a");

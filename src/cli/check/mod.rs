@@ -34,12 +34,16 @@ const TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 /// Time limit for Redis: two connections, and some replies.
 const TIMELINE_TIMEOUT: Duration = Duration::from_secs(10);
 
+const AFTER_HELP: &str = "Examples:
+  punctual check --config punctual.toml
+  punctual check --offline --json
+  punctual check --destination orders.cancel --lane mail
+
+Exit codes: 0 no check failed (there may be warnings), 1 another failure, 2 the configuration is wrong, 3 a server cannot be \
+     reached, 4 a login was refused, 5 a certificate is not trusted. Of several failures, the first one in the output decides.";
+
 #[derive(Args)]
-#[command(
-    after_help = "Exit codes: 0 no check failed (there may be warnings), 1 another failure, 2 the configuration is \
-                        wrong, 3 a server cannot be reached, 4 a login was refused, 5 a certificate is not trusted. Of \
-                        several failures, the first one in the output decides."
-)]
+#[command(after_help = AFTER_HELP)]
 pub(super) struct CheckArguments {
     #[command(flatten)]
     sources: SourceArguments,

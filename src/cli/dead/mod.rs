@@ -14,6 +14,17 @@ use super::api_caller::{ApiCaller, CallArguments, escaped};
 use super::out::{self, Printable};
 use super::{Failure, say};
 
+const LIST_EXAMPLES: &str = "Examples:
+  punctual dead list --lane mail --reason destination
+  punctual dead list --from 2026-11-21T18:00:00Z --limit 1000";
+
+const SHOW_EXAMPLES: &str = "Examples:
+  punctual dead show order-1:1795266000000";
+
+const DISCARD_EXAMPLES: &str = "Examples:
+  punctual dead discard order-1:1795266000000
+  punctual dead discard --reason 'too late' --to 2026-11-21T18:00:00Z --dry-run";
+
 const REQUEUE_EXAMPLES: &str = "Examples:
   punctual dead requeue order-1:1795266000000 --wait 2s
   punctual dead requeue --lane default --reason destination --from 2026-11-21T18:00:00Z --dry-run";
@@ -21,13 +32,16 @@ const REQUEUE_EXAMPLES: &str = "Examples:
 #[derive(Subcommand)]
 pub(super) enum DeadCommand {
     /// List dead occurrences, the oldest first
+    #[command(after_help = LIST_EXAMPLES)]
     List(ListArguments),
     /// Show a dead occurrence with its message
+    #[command(after_help = SHOW_EXAMPLES)]
     Show(ShowArguments),
     /// Requeue dead occurrences: they are due now, under their old keys
     #[command(after_help = REQUEUE_EXAMPLES)]
     Requeue(RequeueArguments),
     /// Delete dead occurrences
+    #[command(after_help = DISCARD_EXAMPLES)]
     Discard(ManyArguments),
 }
 

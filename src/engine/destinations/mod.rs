@@ -54,7 +54,7 @@ struct Destination {
     trial: Option<Instant>,
     /// The broker's last error text.
     detail: String,
-    /// The worst health since it was last forgiven. If this is [`Health::AtFault`] or worse, the log has said so.
+    /// The worst health that was logged since it was last forgiven; [`Health::Well`] if none.
     reported: Health,
 }
 
@@ -72,7 +72,7 @@ pub(in crate::engine) struct Acceptance {
     /// It ended failures, or was the first message that the destination accepted. In both cases, earlier occurrences
     /// may have returned to the lane.
     pub(in crate::engine) is_change: bool,
-    /// How long messages failed there, if the log said that the destination is at fault or given up.
+    /// How long messages failed there, if the log said so.
     pub(in crate::engine) recovered_after: Option<Duration>,
 }
 
@@ -121,7 +121,8 @@ impl FailedPublish<'_> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct FailureContext {
     pub(in crate::engine) health: Health,
-    /// The new health, if this failure made the destination at fault or given up. It is set for a spared occurrence, too.
+    /// The new health, if this failure made it worse than was logged: failing for two seconds, at fault or given up.
+    /// It is set for a spared occurrence, too.
     pub(in crate::engine) news: Option<Health>,
     /// It accepted a comparable message after this occurrence first failed, so the message itself may be at fault.
     pub(in crate::engine) others_accepted: bool,
@@ -183,8 +184,7 @@ impl Destinations {
         let known = self.remembered.touch(destination, Instant::now(), Destination::default);
         known.accepted = known.accepted.max(Some(sent));
         let forgiven = known.failures.are_ended_by(sent);
-        let recovered_after =
-            (forgiven && known.reported >= Health::AtFault).then(|| known.failures.age(Instant::now()));
+        let recovered_after = (forgiven && known.reported > Health::Well).then(|| known.failures.age(Instant::now()));
         if forgiven {
             known.forgive();
         }
@@ -206,7 +206,7 @@ impl Destinations {
     /// up to `max`. Their next failure is news again.
     pub(in crate::engine) fn take_forgotten(&mut self, now: Instant, max: usize) -> Option<(usize, Vec<String>)> {
         let forgotten = |(name, known): (&str, &Destination)| {
-            let is_forgotten = known.reported >= Health::AtFault && self.health(name, now) == Health::Well;
+            let is_forgotten = known.reported > Health::Well && self.health(name, now) == Health::Well;
             is_forgotten.then(|| name.to_owned())
         };
         let mut forgotten: Vec<String> = self.remembered.iter(now).filter_map(forgotten).collect();
@@ -246,7 +246,7 @@ impl Destinations {
             health = Health::GivenUp;
         }
         FailureContext {
-            news: self.report(destination, health),
+            news: self.report(destination, health, now),
             health: if failed.is_spared || makes_it_refuse { health.min(Health::AtFault) } else { health },
             others_accepted: failed
                 .comparable_since()
@@ -326,12 +326,16 @@ impl Destinations {
         known.failures.health(now, self.sink_accepted, self.patience, give_up_after)
     }
 
-    /// Returns this health if it is a fault and worse than what was reported before, and notes that it is reported.
-    fn report(&mut self, destination: &str, health: Health) -> Option<Health> {
+    /// Returns this health if it is worse than what was reported before, and notes that it is reported. A destination that
+    /// is only failing is reported after two seconds: a nack or a change of leader ends sooner.
+    fn report(&mut self, destination: &str, health: Health, now: Instant) -> Option<Health> {
         let known = self.remembered.get_mut(destination)?;
-        let is_news = health >= Health::AtFault && health > known.reported;
-        known.reported = known.reported.max(health);
-        is_news.then_some(health)
+        let is_early = health == Health::Failing && known.failures.age(now) < FAULT_DELAY.min(self.patience);
+        if is_early || health <= known.reported {
+            return None;
+        }
+        known.reported = health;
+        Some(health)
     }
 
     /// Whether the destination is new, and the new ones have used up the patience that they share.

@@ -73,6 +73,29 @@ fn a_destination_is_news_when_it_turns_at_fault_and_when_it_is_given_up() {
     assert_eq!(again(&mut all, "busy", Fault::Unclear), None, "it is not its fault yet");
 }
 
+#[test]
+fn a_destination_that_alone_gets_messages_is_news_once_it_has_failed_for_two_seconds() {
+    let start = Instant::now();
+    let mut all = Destinations::new(PATIENCE, []);
+    let news = |all: &mut Destinations, second| {
+        failed(all, "alone", start, at(start, second), Fault::Unclear, "queue length limit reached").news
+    };
+    let failing = Some(Health::Failing);
+    assert_eq!([0, 1, 2, 3, 29].map(|second| news(&mut all, second)), [None, None, failing, None, None]);
+    all.accepted("other", at(start, 30));
+    assert_eq!(
+        [30, 31].map(|second| news(&mut all, second)),
+        [Some(Health::GivenUp), None],
+        "now it is its fault alone"
+    );
+    assert!(all.accepted("alone", at(start, 32)).recovered_after.is_some());
+    // Another time it recovers before that.
+    assert_eq!([33, 34, 35].map(|second| news(&mut all, second)), [None, None, failing]);
+    assert!(all.accepted("alone", at(start, 36)).recovered_after.is_some(), "the log tells it, too");
+    assert_eq!(news(&mut all, 37), None);
+    assert!(all.accepted("alone", at(start, 37)).recovered_after.is_none(), "the log said nothing of it");
+}
+
 /// A spared occurrence is not dead, but the destination is given up all the same.
 #[test]
 fn a_failure_of_a_spared_occurrence_reports_the_true_health() {
