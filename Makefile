@@ -36,11 +36,11 @@ test: ## run all tests; the last line counts them
 test-module: ## run the tests of one module: make test-module MODULE=engine (http, lua, sinks/kafka, ...)
 	@.ci/module "$(MODULE)"
 
-test-examples: ## run the recipes in Python and Node and a generated client; installs pinned clients from PyPI and npm
+test-examples: ## run the recipes in Python and Node, Celery and a generated client; installs pinned clients from PyPI and npm
 	@.ci/setup all
 	@exec .ci/test-examples
 
-verify: ## attack instances for ten minutes and judge what they publish: make verify ARGS="--sink kafka --seed 7"
+verify: ## attack instances for ten minutes and judge what they publish: make verify ARGS="--sink kafka --seed 7 --seconds 600"
 	@.ci/setup all
 	@cargo build --quiet --locked --workspace --bins
 	@exec "$${CARGO_TARGET_DIR:-target}/debug/punctual-lab" verify $(if $(ARGS),$(ARGS),--instances 4 --seconds 600 --pause 700ms)

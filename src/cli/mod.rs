@@ -42,7 +42,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::config::{ConfigError, Sources};
 use out::{say, tell};
 use program::Failure;
-use shell::Page;
+use shell::PageTexts;
 
 /// Publishes messages on time: tasks wait in Redis, due ones are published under one idempotency key.
 #[derive(Parser)]
@@ -108,7 +108,7 @@ enum Command {
 }
 
 /// The text of the manual page around the commands.
-const PAGE: Page = Page {
+const PAGE: PageTexts = PageTexts {
     description: "punctual accepts tasks over HTTP. A task is a message and its schedule: once, at an interval, or by \
          cron. punctual keeps tasks in Redis and publishes each message to Kafka, RabbitMQ, NATS JetStream or Redis \
          Streams when it is due, under one idempotency key. Data goes to stdout, everything else to stderr.",

@@ -17,7 +17,7 @@ pub struct CompletionsArguments {
 
 /// The text of a manual page around the commands; each text is a paragraph.
 #[derive(Debug)]
-pub struct Page {
+pub struct PageTexts {
     /// What the program does.
     pub description: &'static str,
     /// Its exit codes.
@@ -44,12 +44,12 @@ impl CompletionsArguments {
 ///
 /// # Errors
 /// If stdout cannot be written.
-pub fn man(command: Command, page: &Page) -> Result<(), Failure> {
-    let page = render(command, page).map_err(Failure::failed)?;
+pub fn man(command: Command, texts: &PageTexts) -> Result<(), Failure> {
+    let page = render(command, texts).map_err(Failure::failed)?;
     out::write(&page)
 }
 
-fn render(command: Command, texts: &Page) -> std::io::Result<Vec<u8>> {
+fn render(command: Command, texts: &PageTexts) -> std::io::Result<Vec<u8>> {
     // Without `--help` and `--version`, which every command would list again.
     let mut root = without_help(command).subcommand_help_heading("COMMAND");
     root.build();

@@ -34,7 +34,7 @@ pub(super) fn engine(r: &mut ConfigReader) -> EngineConfig {
     if !r.is_wrong("claim.lease") && !r.is_wrong("claim.grace") && grace <= back {
         let (grace, back, lease) = (duration::format(grace), duration::format(back), duration::format(lease));
         let detail = format!(
-            "{grace} is not longer than `claim.lease`, {lease}, and 1 s: the occurrences of a killed instance would be passed over"
+            "{grace} is not longer than `claim.lease` ({lease}) plus 1 s: the occurrences of a killed instance would be passed over"
         );
         r.fault_by("claim.grace", "claim.lease", detail, Some(format!("more than {back}, or a shorter lease")));
     }

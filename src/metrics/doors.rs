@@ -34,7 +34,8 @@ pub struct DoorMetrics {
     pub unidentified: Counter,
     /// Headers that were left out: they are no text, and the sink of the lane is of another kind than the door.
     pub headers_dropped: Counter,
-    /// 0 it reads, 1 it waits for the timeline or the destination for rejected messages, 2 its source is unavailable.
+    /// 0 it goes on, 1 it waits for the timeline, the destination for rejected messages or a task in flight, 2 its source is
+    /// unavailable.
     pub status: Gauge,
     /// Seconds from the last message of a batch to its reading.
     pub lag: Gauge<f64, AtomicU64>,
@@ -62,7 +63,7 @@ impl DoorFamilies {
         let dropped =
             "Headers that were left out: they are no text, and the sink of the lane is of another kind than the door";
         r.register("door_headers_dropped", dropped, self.headers_dropped.clone());
-        let status = "0 the door goes on, 1 it waits for the timeline or for `rejected`, 2 its source is unavailable";
+        let status = "0 the door goes on, 1 it waits for the timeline, for `rejected` or for a task in flight, 2 its source is unavailable";
         r.register("door_status", status, self.status.clone());
         let lag = "Time from the last message that a door has read to the reading";
         r.register_with_unit("door_lag", lag, Unit::Seconds, self.lag.clone());

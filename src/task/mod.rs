@@ -1,6 +1,6 @@
 //! Tasks and their times: pure values without I/O, without async and without a clock.
 //!
-//! A [`Task`] is what a user puts: schedule, message, lane, retry policy, catch-up. [`spec`] parses one from JSON and
+//! A [`Task`] is what a user puts, without its lane: schedule, message, retry policy, catch-up. [`spec`] parses one from JSON and
 //! reports every fault at once. [`record`] is the form in which it is stored. [`next_due`] decides about a due occurrence
 //! and computes the next due.
 
@@ -83,7 +83,7 @@ pub struct StoredHeaders {
 /// The payload of a message, byte for byte as the user sent it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Payload {
-    /// Neither `payload` nor `payload_base64` was given.
+    /// No payload was given, or the body of a door's message is empty.
     #[default]
     Empty,
     /// `tombstone`: no value at all, for Kafka.

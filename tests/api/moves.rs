@@ -78,7 +78,7 @@ async fn what_cannot_be_triggered_or_skipped_is_refused_with_a_code() {
 }
 
 #[tokio::test]
-async fn a_paused_task_is_resumed_without_what_it_missed() {
+async fn a_recurring_task_is_resumed_without_what_it_missed_and_a_one_shot_with_it() {
     let stage = Stage::start().await;
     for (id, body) in [("a", HOURLY), ("once", ONCE)] {
         stage.put(id, body).await;

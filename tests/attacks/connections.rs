@@ -1,4 +1,4 @@
-//! All places of the API, and Redis' connections lost meanwhile.
+//! Takes all connections that the API allows, while the instance loses its connections to Redis.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -19,7 +19,8 @@ pub(super) fn hold_all_connections(form: Form) {
     let during = stage.watch("connections, meanwhile", &|| {
         let held: Vec<TcpStream> = (0..places * 2).map(|_| hold(stage.instance.port)).collect();
         let mut redis = stage.redis.connect();
-        // Without its connection for commands an instance closes the subscription by itself.
+        // The subscription first: without its connection for commands an instance closes it by itself, and there would be
+        // none to kill.
         for kind in ["pubsub", "normal"] {
             let killed: redis::RedisResult<i64> =
                 redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg(kind).arg("SKIPME").arg("yes").query(&mut redis);

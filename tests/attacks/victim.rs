@@ -43,7 +43,7 @@ pub(super) struct VictimFigures {
     pub(super) tasks: usize,
     pub(super) late: [i64; 3],
     pub(super) puts: [i64; 3],
-    /// The seconds since its start in which tasks were late by more than [`LATE`], with their number.
+    /// The seconds since its start in which tasks were put that came late by more than [`LATE`], with their number.
     late_in: BTreeMap<u64, usize>,
 }
 
@@ -51,10 +51,10 @@ impl Victim {
     /// Starts to put tasks into a lane, for a destination that accepts them.
     pub(super) fn start(api: &Api, lane: &'static str, destination: &str) -> Victim {
         let ending = Arc::new(AtomicBool::new(false));
-        let (api, destination, ended) = (api.clone(), destination.to_owned(), Arc::clone(&ending));
+        let (api, destination, is_ending) = (api.clone(), destination.to_owned(), Arc::clone(&ending));
         let putting = std::thread::spawn(move || {
             let (mut puts, start) = (Vec::new(), Instant::now());
-            while !ended.load(Ordering::Relaxed) {
+            while !is_ending.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 puts.extend(put(&api, lane, &destination, puts.len(), start));
                 std::thread::sleep(PAUSE.saturating_sub(begun.elapsed()));

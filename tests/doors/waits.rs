@@ -54,7 +54,7 @@ async fn a_door_waits_for_a_task_in_flight_but_not_without_end() {
     bed.pass(6000).await;
     assert_eq!((bed.source.acknowledged().len(), bed.results("replaced"), bed.status().0), (2, 1, DoorStatus::Up));
 
-    // The destination is full for longer. `4-0` does not wait then, and a minute later `5-0` does.
+    // The destination stays silent for longer. `4-0` does not wait then, and a minute later `5-0` does.
     bed.claim("i.2").await;
     put("a", "3-0");
     bed.pass(40_000).await;
@@ -69,7 +69,7 @@ async fn a_door_waits_for_a_task_in_flight_but_not_without_end() {
     assert_eq!((bed.source.acknowledged().len(), bed.status().0), (4, DoorStatus::Waiting));
 }
 
-/// The times of 400 days ago and of an hour ahead are those of producers; the others are late by less than five minutes.
+/// The times of 400 days ago and of an hour ahead are those of producers; the others are off by less than five minutes.
 #[tokio::test(start_paused = true)]
 async fn a_time_that_is_far_off_is_logged_once() {
     const DAY_MS: i64 = 86_400_000;
@@ -83,7 +83,11 @@ async fn a_time_that_is_far_off_is_logged_once() {
         let logged = log.text().lines().filter(|line| line.contains("far from now")).count();
         assert_eq!(logged, lines, "{offset_ms}: {}", log.text());
         let due = bed.tasks()["in.1-0"];
-        assert_eq!(due, offset_ms + 60_000 - 10, "from the time of the message, and at once if that has passed");
+        assert_eq!(
+            due,
+            offset_ms + 60_000 - 10,
+            "from the time of the message, even if that has passed; 10 ms went by"
+        );
     }
 }
 

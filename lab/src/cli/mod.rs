@@ -16,7 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use punctual::cli::out::{say, tell};
 use punctual::cli::program::{self, Failure, Signals};
-use punctual::cli::shell::{self, CompletionsArguments, Page};
+use punctual::cli::shell::{self, CompletionsArguments, PageTexts};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +56,7 @@ enum Command {
 }
 
 /// The text of the manual page around the commands.
-const PAGE: Page = Page {
+const PAGE: PageTexts = PageTexts {
     description: "punctual-lab starts servers and instances of punctual, attacks or measures them from outside, and ends them. Data \
          goes to stdout, everything else to stderr.",
     exit_status: &[

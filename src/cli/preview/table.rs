@@ -26,14 +26,14 @@ struct Row {
     zone: Option<String>,
 }
 
-/// Whether there is a task on each line, and not one JSON value.
+/// Whether each of the first two lines is JSON by itself: then there is a task on each line, and not one value.
 pub(super) fn has_several_tasks(text: &str) -> bool {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let is_json = |line: &str| serde_json::from_str::<IgnoredAny>(line).is_ok();
     lines.next().is_some_and(is_json) && lines.next().is_some_and(is_json)
 }
 
-/// Shows the dues of all tasks from `--from` until before `--to`, or the first `--count` of each.
+/// Shows the dues of all tasks from `--from` until before `--to` (a one-shot that is overdue at `--from`, too), or the first `--count` of each.
 pub(super) fn show(arguments: &PreviewArguments, text: &str, now: Timestamp) -> Result<(), Failure> {
     let time = |name: &str, text: &Option<String>| match text.as_deref().map(spec::parse_time) {
         Some(None) => Err(Failure::usage(anyhow!("`{name}` is no time in RFC 3339, such as 2026-11-20T09:30:00Z"))),

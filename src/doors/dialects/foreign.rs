@@ -75,10 +75,10 @@ impl<'a> ForeignTask<'a> {
 
     /// The native headers of the task.
     fn adapt(&self, native: NativeHeaders) -> NativeHeaders {
-        // The payload has the content type, so a list of headers does not repeat it. In RabbitMQ the content type is a
-        // property: a header with this name is an ordinary header, and stays.
-        let is_header = matches!(native, NativeHeaders::List(_));
-        let native = native.retain(|name| !is_header || name != sink_headers::CONTENT_TYPE);
+        // The payload has the content type (an empty one loses it), so a list of headers does not repeat it. In RabbitMQ
+        // the content type is a property: a header with this name is an ordinary header, and stays.
+        let type_is_header = matches!(native, NativeHeaders::List(_));
+        let native = native.retain(|name| !type_is_header || name != sink_headers::CONTENT_TYPE);
         let native = self.headers.iter().fold(native, |native, (name, value)| native.with(name, value));
         if self.drops_expiration { native.without_expiration() } else { native }
     }
@@ -144,7 +144,7 @@ pub(super) fn iso_time(text: &str) -> Option<Timestamp> {
     time.filter(|time| time.is_valid_due())
 }
 
-/// The exchange for the exchange that a message came by, with the routing key of the message.
+/// The destination of a message: what `exchanges` names for the exchange that it came by, and its routing key.
 ///
 /// # Errors
 /// If `exchanges` does not have it.

@@ -98,7 +98,7 @@ fn a_destination_that_alone_gets_messages_is_news_once_it_has_failed_for_two_sec
 
 /// A spared occurrence is not dead, but the destination is given up all the same.
 #[test]
-fn a_failure_of_a_spared_occurrence_reports_the_true_health() {
+fn a_failure_of_a_spared_occurrence_is_news_of_the_true_health() {
     let start = Instant::now();
     let mut all = Destinations::new(PATIENCE, []);
     failed(&mut all, "gone", start, start, Fault::Destination, "no such topic");
@@ -210,7 +210,7 @@ fn destinations_that_never_accepted_anything_share_one_patience() {
     assert_eq!(all.gate("late", at(start, 33)), TRIAL);
     assert_eq!(all.gate("late", at(start, 34)), DestinationGate::GivenUp("unknown".into()));
     assert_eq!(all.gate_of_spared("late", at(start, 34)), AT_FAULT, "one that is spared");
-    // Until they accept a message, few messages are sent to others.
+    // Until new destinations accept a message, only few messages are sent to further new ones.
     assert_eq!(all.gate("made", at(start, 34)), DestinationGate::FirstTry);
     all.accepted("made", at(start, 34));
     assert_eq!(all.gate("made", at(start, 34)), DestinationGate::Open);

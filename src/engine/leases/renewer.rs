@@ -18,7 +18,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Maximum number of tokens in one call.
 const MAX_TOKENS: usize = 1000;
 
-/// Renews them at that interval and after each reconnect. Ends with the engine.
+/// Renews the leases of a shard (the verb `extend`) at that interval and after each reconnect. Ends with the engine.
 pub(in crate::engine) async fn run(context: Arc<Context>, shard: Arc<ShardContext>) {
     let mut link = context.timeline.link(shard.shard);
     let pulse = context.pulses.start(format!("leases {}", shard.shard));

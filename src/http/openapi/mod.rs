@@ -36,12 +36,12 @@ pub(super) const LIMITED_PUT: &[&str] = &["foreign_id", "foreign_lane", "foreign
 /// Codes of all requests.
 const ALWAYS: &[&str] = &["foreign_host", "foreign_origin"];
 
-/// Where a route lists its codes, until they are replaced by answers.
-const CODES: &str = "x-codes";
+/// The extension in which a route lists its codes; its answers replace it.
+const CODES_EXTENSION: &str = "x-codes";
 
 /// What a token is and where it comes from.
 const TOKEN: &str = "A token of the configuration, with the scopes `read` (get tasks, the dead and the state), `write` \
-                     (put, cancel, pause, trigger and skip tasks, requeue the dead), `discard` (discard the dead) or `operate` (pause and \
+                     (put, cancel, pause, resume, trigger and skip tasks, requeue the dead), `discard` (discard the dead) or `operate` (pause and \
                      resume lanes, and change many tasks at once). It may be limited to \
                      lanes, ids and destinations. An instance on loopback may have no tokens; then any caller that \
                      uses an IP address or `localhost` has all scopes.";

@@ -10,7 +10,7 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{AllOfBuilder, SchemaType, Type};
 use utoipa::openapi::{ContentBuilder, Object, ObjectBuilder, Ref, ResponseBuilder};
 
-use super::CODES;
+use super::CODES_EXTENSION;
 use crate::http::problem::{self, Problem};
 use crate::task::spec::MAX_FAULTS;
 
@@ -74,7 +74,7 @@ fn fault_codes() -> Object {
 
 /// Adds the problems with these codes, and with those that the operation lists: one answer per status.
 pub(super) fn add(operation: &mut Operation, codes: &[&[&str]]) {
-    let own = operation.extensions.as_mut().and_then(|extensions| extensions.remove(CODES));
+    let own = operation.extensions.as_mut().and_then(|extensions| extensions.remove(CODES_EXTENSION));
     let own = own.as_ref().and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     let mut statuses: BTreeMap<u16, Vec<(&str, &str)>> = BTreeMap::new();
     for code in own.chain(codes.iter().copied().flatten().copied()) {

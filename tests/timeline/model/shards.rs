@@ -31,7 +31,7 @@ struct Effect {
     answer: Box<dyn Any>,
 }
 
-/// A shard after all claims have ended without help.
+/// A shard once only reaps have run until every lease has expired.
 pub(super) struct AtRest {
     pub(super) twin: Twin,
     /// Times of the reaps that took effect.
@@ -54,7 +54,7 @@ impl World {
         effect.answer.downcast_ref::<A>().expect("each kind of call has its kind of answer").clone()
     }
 
-    /// The shard after all claims have ended without help, or the law that it breaks, now or then.
+    /// The shard once only reaps have run until every lease has expired. An error is a law that is broken now or by then.
     pub(super) fn at_rest<R>(&self, rules: Rules, look: impl FnOnce(&AtRest) -> R) -> Result<R, String> {
         let rests = &mut self.shards.borrow_mut().rests;
         let rest = match rests.entry((self.print, self.now)) {

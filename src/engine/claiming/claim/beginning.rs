@@ -48,7 +48,7 @@ impl ClaimState {
             }
         }
         for (index, record, withheld) in records {
-            if self.flights[index].stage != FlightStage::Judged {
+            if self.flights[index].stage != FlightStage::HasVerdict {
                 self.withhold(index, &record, withheld, admitted);
             }
         }

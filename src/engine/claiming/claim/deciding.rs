@@ -19,7 +19,7 @@ impl ClaimState {
     /// Notes the decision about an occurrence. It is written once the next due is known too.
     pub(super) fn decide(&mut self, index: usize, decision: Decision) {
         let flight = &mut self.flights[index];
-        if flight.stage == FlightStage::Judged {
+        if flight.stage == FlightStage::HasVerdict {
             return;
         }
         if flight.knows_next_due() {
@@ -32,7 +32,7 @@ impl ClaimState {
     /// Notes the next due of an occurrence's task.
     pub(super) fn next_due_known(&mut self, index: usize, next_due: Result<NextDue, String>) {
         // The occurrence was returned to the lane in the meantime.
-        if self.flights[index].stage == FlightStage::Judged {
+        if self.flights[index].stage == FlightStage::HasVerdict {
             return;
         }
         match next_due {

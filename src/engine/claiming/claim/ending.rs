@@ -5,7 +5,7 @@ use super::task::ClaimState;
 
 impl ClaimState {
     /// If the sink is unavailable, opens its breaker and returns every occurrence without a decision to the lane.
-    pub(super) fn return_unpublished_if_unavailable(&mut self) {
+    pub(super) fn return_undecided_if_unavailable(&mut self) {
         if let Some(detail) = self.unavailable.take() {
             self.claim.lane.sink.trip(&detail);
             self.return_undecided();
@@ -30,7 +30,8 @@ impl ClaimState {
         self.return_those(|stage| !matches!(stage, FlightStage::Decided { .. }));
     }
 
-    /// The engine stops, or the lane is paused: returns the occurrences that wait for a retry, and waits for the messages under way.
+    /// The engine stops, or the lane is paused: returns the occurrences that wait for a retry. Messages under way stay in the
+    /// claim until they are answered.
     pub(super) fn stop(&mut self) {
         self.ending = true;
         self.return_those(|stage| stage == FlightStage::Waiting);
@@ -39,12 +40,12 @@ impl ClaimState {
     fn return_those(&mut self, which: impl Fn(FlightStage) -> bool) {
         for index in 0..self.flights.len() {
             let flight = &mut self.flights[index];
-            if flight.stage != FlightStage::Judged && which(flight.stage) {
+            if flight.stage != FlightStage::HasVerdict && which(flight.stage) {
                 let verdict = flight.back();
                 self.verdict(index, verdict, None);
             }
         }
         self.outbox.clear_retries();
-        self.next_due_searches.retain(|index| self.flights[index].stage != FlightStage::Judged);
+        self.next_due_searches.retain(|index| self.flights[index].stage != FlightStage::HasVerdict);
     }
 }

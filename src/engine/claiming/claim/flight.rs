@@ -53,7 +53,7 @@ pub(super) enum FlightStage {
     /// It is decided, but its next due is not known. `begun` is whether a publish of it may have been delivered.
     Decided { begun: bool },
     /// Its verdict is known.
-    Judged,
+    HasVerdict,
 }
 
 impl Flight {
@@ -254,7 +254,7 @@ impl Flight {
     }
 
     fn judged(&mut self, verdict: Verdict) -> Settlement {
-        self.stage = FlightStage::Judged;
+        self.stage = FlightStage::HasVerdict;
         self.quota_share = None;
         self.failed_attempt = None;
         self.occurrence.record = Bytes::new();

@@ -67,7 +67,7 @@ impl ClaimState {
             match self.next().await {
                 ClaimEvent::SinkAnswer(answer) => {
                     self.take_in_all(answer);
-                    self.return_unpublished_if_unavailable();
+                    self.return_undecided_if_unavailable();
                 }
                 ClaimEvent::RetryDue => self.publish_due(),
                 ClaimEvent::DeadCopyAnswered(copied) => self.dead_copy_answered(copied),
