@@ -3,7 +3,7 @@
 //! ```sh
 //! cargo run --example consume_kafka -- 127.0.0.1:9092 orders.cancel
 //! ```
-//! Prints each delivery as JSON until it is killed. The client reconnects by itself and logs that.
+//! Prints each delivery as JSON until it is killed. After an error the client reconnects by itself.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods, reason = "an example for copying")]
 
@@ -18,7 +18,7 @@ use serde_json::json;
 /// How long a key is remembered: the longest outage after which a repeat must not have a second effect. It must be more than 52 s.
 /// A real service stores the key together with the effect, in one transaction, so that no crash can separate them.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// Maximum number of keys in each of the two sets (200 bytes each). Beyond that the oldest are forgotten early.
+/// Maximum number of keys in each of the two sets; a key takes some 200 bytes. Beyond that the oldest are forgotten early.
 const MAX_KEYS: usize = 1_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {

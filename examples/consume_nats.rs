@@ -19,7 +19,7 @@ use serde_json::json;
 /// How long a key is remembered: the longest outage after which a repeat must not have a second effect. It must be more than 52 s.
 /// A real service stores the key together with the effect, in one transaction, so that no crash can separate them.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// Maximum number of keys in each of the two sets (200 bytes each). Beyond that the oldest are forgotten early.
+/// Maximum number of keys in each of the two sets; a key takes some 200 bytes. Beyond that the oldest are forgotten early.
 const MAX_KEYS: usize = 1_000_000;
 /// Each message goes to one of the consumers with this name.
 const DURABLE: &str = "cancellations";

@@ -17,10 +17,10 @@ use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
 use serde_json::json;
 
-/// How long a key is remembered: the longest outage after which a repeat must have no effect; more than 52 s.
+/// How long a key is remembered: the longest outage after which a repeat must not have a second effect. It must be more than 52 s.
 /// A real service stores the key together with the effect, in one transaction, so that no crash can separate them.
 const REMEMBER: Duration = Duration::from_secs(3600);
-/// Maximum number of keys in each of the two sets (200 bytes each). Beyond that the oldest are forgotten early.
+/// Maximum number of keys in each of the two sets; a key takes some 200 bytes. Beyond that the oldest are forgotten early.
 const MAX_KEYS: usize = 1_000_000;
 /// Maximum number of deliveries without acknowledgement. After a crash these are delivered again.
 const PREFETCH: u16 = 200;

@@ -17,6 +17,7 @@
 mod call;
 mod credentials;
 mod inbox;
+mod read_messages;
 pub(crate) mod source;
 mod verdict;
 

@@ -118,7 +118,7 @@ async fn the_rabbitmq_example_counts_each_key_once() {
     let rabbit = RabbitServer::start("", &[], &[]);
     rabbit.declare_queues("", &["orders.cancel"]);
     let url = rabbit.url("");
-    // For other clients than punctual, an empty path is a virtual host without a name.
+    // For other clients than punctual, a URL that ends with `/` names a virtual host without a name.
     let arguments = [url.trim_end_matches('/'), "orders.cancel"];
     drop(each_key_counts_once("consume_rabbitmq", &arguments, &url, "orders.cancel").await);
     nothing_comes_again("consume_rabbitmq", &arguments);

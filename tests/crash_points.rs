@@ -1,4 +1,4 @@
-//! An instance ends like by `kill -9` at every step between claim and settle, for each sink; then the consumer's view
+//! An instance ends like by `kill -9` at every step of a claim, of a renewal and of a reap, for each sink; then the consumer's view
 //! is checked.
 //!
 //! Another instance then ends the claim and publishes the rest. Each occurrence reaches the consumer with its key and
@@ -271,7 +271,7 @@ fn the_neighbours_of_poison_in_other_shards_reach_their_consumer() {
 /// An instance that touches one of a thousand occurrences ends. The others reach their consumer, and that one is dead
 /// in the end.
 fn poison(shards: u16) {
-    const HERD: usize = 1000;
+    const POISON_HERD: usize = 1000;
     const LIMIT: u32 = 4;
     let variables = ["PUNCTUAL_FAULT_POINT=before_publish", "PUNCTUAL_FAULT_ID=t500"].map(str::to_owned);
     let begun = (0..TRIES).find_map(|_| {
@@ -283,14 +283,14 @@ fn poison(shards: u16) {
         let due = left.now() + 3000;
         let at = jiff::Timestamp::from_millisecond(due).expect("a time").to_string();
         let task = |n: usize| json!({"id": format!("t{n:03}"), "schedule": {"at": at}, "message": {"payload": n}});
-        let lines: String = (0..HERD).map(|n| format!("{}\n", task(n))).collect();
+        let lines: String = (0..POISON_HERD).map(|n| format!("{}\n", task(n))).collect();
         let answer = instance.api().send("POST", "/v1/tasks:batch", Some(&lines));
         // All of it must be in one claim.
         if left.now() >= due {
             return None;
         }
         let lines = answer.expect("an answer").lines();
-        assert_eq!(lines.iter().filter(|line| line["result"] == "created").count(), HERD);
+        assert_eq!(lines.iter().filter(|line| line["result"] == "created").count(), POISON_HERD);
         Some((redis, config, left, instance, due))
     });
     let (redis, config, mut left, mut instance, due) = begun.expect("a batch that is put in time");
@@ -310,10 +310,10 @@ fn poison(shards: u16) {
     if shards > 1 {
         keys.dedup();
     }
-    let neighbours = (0..HERD).map(|n| format!("t{n:03}:{due}")).filter(|other| *other != key);
+    let neighbours = (0..POISON_HERD).map(|n| format!("t{n:03}:{due}")).filter(|other| *other != key);
     assert_eq!(keys, neighbours.collect::<Vec<_>>(), "of {shards} shards");
     say(&format!(
-        "poison: {} instances died of one of {HERD} in {shards} shards; the others were published",
+        "poison: {} instances died of one of {POISON_HERD} in {shards} shards; the others were published",
         LIMIT + 1
     ));
 }

@@ -36,7 +36,7 @@ const answers = (await answer.text()).trim().split('\n').map((line) => JSON.pars
 for (const { id, error } of answers.filter((line) => line.error)) {
   console.error('not put:', id, error.detail);
 }
-// Beyond 1 MiB of answers the last line counts those that were put.
+// Beyond 1 MiB of answers the last line counts all further lines by result.
 const counts = answers.at(-1).counts ?? {};
 const counted = ['created', 'replaced', 'unchanged'].reduce((sum, result) => sum + (counts[result] ?? 0), 0);
 console.log('put:', answers.filter((line) => line.result).length + counted);

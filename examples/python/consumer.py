@@ -1,6 +1,6 @@
 """Consumes messages from a RabbitMQ queue and drops repeats.
 
-Usage: consumer.py amqp://127.0.0.1:5672 QUEUE COUNT    (ends after COUNT messages)
+Usage: consumer.py amqp://127.0.0.1:5672 QUEUE COUNT    (ends after COUNT different messages, at most 100 000)
 """
 
 import collections

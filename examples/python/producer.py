@@ -47,7 +47,7 @@ answer.raise_for_status()
 answers = [json.loads(line) for line in answer.text.splitlines()]
 for fault in (line for line in answers if "error" in line):
     print("not put:", fault.get("id"), fault["error"]["detail"], file=sys.stderr)
-# Beyond 1 MiB of answers the last line counts those that were put.
+# Beyond 1 MiB of answers the last line counts all further lines by result.
 counts = answers[-1].get("counts", {})
 counted = sum(counts.get(result, 0) for result in ("created", "replaced", "unchanged"))
 print("put:", sum("result" in line for line in answers) + counted)

@@ -5,6 +5,7 @@
 // `of` is a figure or ratio, or a pattern of several; `limit` what cannot be bettered in the same run, with its words.
 // `ratio` is the ratio for the same budget; unlike the figure `of`, it can be compared between machines.
 // `or` is an alternative: on a slow or busy machine a budget in ms says nothing, the ratio to the baseline loop does.
+// `floor` in the name of a figure is the baseline loop; in `put` it is the timeline's put alone.
 
 import { names, over, peer, reports } from './results.mjs';
 
@@ -269,10 +270,10 @@ export const limits = {
     'RabbitMQ\'s raw client is lapin, as in the sink. RabbitMQ is the limit of throughput.',
   ],
   herd: [
-    'With Kafka, the broker: 100 000 messages take its own client a second or more on these cores, and what the other' +
+    'With Kafka, the broker: 100 000 messages take its own client 0.8 to 1 s on these cores, and what the other' +
       ' lane publishes stands in line behind them.',
   ],
-  lateness: ['The baseline timer loop of the same run: with Kafka and RabbitMQ it is the broker that answers late.'],
+  lateness: ['The baseline loop of the same run: with Kafka and RabbitMQ it is the broker that answers late.'],
   pending: [
     'Bytes beside the record go up and down with how full the tables of Redis are: they double at powers of two, and' +
       ' just after that each task pays for twice the buckets.',
@@ -299,7 +300,7 @@ export const target = ({ most, least, or }) => {
   return or ? `${bound}, or ${or.words}` : bound;
 };
 
-// What is missed first, then what is nearest to its budget; not to the alternative, which would hide it.
+// First what is missed, then what is nearest to its budget. The alternative does not count here: it would hide a figure that misses its budget.
 const byUse = (a, b) => a.met - b.met || b.used - a.used;
 
 // Every budget with every row that was run for it. `by` tells that it was met by the alternative alone.

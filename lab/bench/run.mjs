@@ -34,7 +34,7 @@ if (results.load_at_start > results.machine.cores / 4) tell(`the machine is busy
 
 let stop;
 let running;
-// Ctrl-C is heard by the bench, too, which ends in order; other signals are passed on.
+// Ctrl-C is heard by the bench, too, which ends in order; on other signals it gets SIGTERM.
 process.on('SIGINT', () => (stop = 'SIGINT'));
 for (const signal of ['SIGTERM', 'SIGHUP']) {
   process.on(signal, () => {

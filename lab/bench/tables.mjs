@@ -120,9 +120,9 @@ function missed(judged) {
 function verdict(checks) {
   if (checks.length === 0) return [];
   const name = (check) => `${check.budget.short} of \`${label(check)}\``;
-  const late = checks.filter(({ met }) => !met).map(name);
+  const names = checks.filter(({ met }) => !met).map(name);
   const loop = checks.filter(({ by }) => by).map(name);
-  const words = late.length === 0 ? `Every budget is met (${checks.length})` : `**Missed: ${late.join(', ')}**`;
+  const words = names.length === 0 ? `Every budget is met (${checks.length})` : `**Missed: ${names.join(', ')}**`;
   return [text(`${words}${loop.length > 0 ? `; by the baseline loop's time: ${loop.join(', ')}` : ''}.`)];
 }
 

@@ -7,7 +7,6 @@
 //! - The place of a message is its number in the stream and the time at which the stream stored it, which is also its time.
 //! - An acknowledgement may be lost with its connection; the message then comes again, and changes nothing.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::inbox::{NatsConnection, NatsReply};
+use super::read_messages::{Place, ReadMessages};
 use super::{Nats, request};
 use crate::link::Connection as _;
 use crate::native::HeaderList;
@@ -68,8 +68,7 @@ struct Acknowledging {
     client: async_nats::Client,
     /// The number of its connection.
     number: u64,
-    /// The numbers in the stream of the messages that were read and are not acknowledged.
-    unacknowledged: HashSet<u64>,
+    messages: ReadMessages,
 }
 
 /// A connection with an inbox for the messages of pulls.
@@ -120,7 +119,7 @@ impl NatsSource {
             connection.client.subscribe(inbox.clone()).await.map_err(|error| Away::from(error.to_string()))?;
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         let client = connection.client.clone();
-        *self.acknowledging.lock() = Some(Acknowledging { client, number, unacknowledged: HashSet::new() });
+        *self.acknowledging.lock() = Some(Acknowledging { client, number, messages: ReadMessages::default() });
         Ok(Pulling { connection, number, inbox, messages, expected: 0 })
     }
 
@@ -264,15 +263,15 @@ fn subject(Receipt(text): &Receipt) -> Option<String> {
     text.split_once(' ').map(|(_, subject)| subject.to_owned())
 }
 
-/// The number of the connection that read a message, and that of the message in the stream.
-fn numbers(Receipt(text): &Receipt) -> Option<(u64, u64)> {
+/// The number of the connection that read a message, and the place of the message.
+fn read_receipt(Receipt(text): &Receipt) -> Option<(u64, Place)> {
     let (connection, subject) = text.split_once(' ')?;
-    Some((connection.parse().ok()?, place(subject)?.0))
+    Some((connection.parse().ok()?, place(subject)?))
 }
 
 /// Number in the stream and time of a message, from the subject for its acknowledgement:
 /// `$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<deliveries>.<number>.<number at the consumer>.<nanoseconds>.<pending>`.
-fn place(reply: &str) -> Option<(u64, i64)> {
+fn place(reply: &str) -> Option<Place> {
     let tokens: Vec<&str> = reply.split('.').collect();
     let stream = if tokens.len() >= 11 { 4 } else { 2 };
     let nanos: i64 = tokens.get(stream + 5)?.parse().ok()?;
@@ -291,14 +290,19 @@ impl Source for NatsSource {
             Some(pulling) => reading.insert(pulling),
             None => reading.insert(self.open().await?),
         };
+        if pulling.expected == 0
+            && let Some(used) = &mut *self.acknowledging.lock()
+        {
+            used.messages.begin_pull();
+        }
         let taken = pulling.take(max.max(1), &self.pull_subject()).await;
         if !pulling.connection.alive() || matches!(taken, Err(SourceError::Away(_))) {
             *reading = None;
             self.acknowledging.lock().take();
         }
         let mut taken = taken?;
-        if let Some(Acknowledging { unacknowledged, .. }) = &mut *self.acknowledging.lock() {
-            taken.retain(|message| numbers(&message.receipt).is_none_or(|(_, number)| unacknowledged.insert(number)));
+        if let Some(Acknowledging { messages, .. }) = &mut *self.acknowledging.lock() {
+            taken.retain(|message| read_receipt(&message.receipt).is_none_or(|(_, place)| messages.add(place)));
         }
         Ok(taken)
     }
@@ -307,7 +311,7 @@ impl Source for NatsSource {
         // Messages of an earlier connection come again anyway; with a later one acknowledged, they would come out of order.
         let used = self.acknowledging.lock().as_ref().map(|used| (used.number, used.client.clone()));
         let Some((number, client)) = used else { return Ok(()) };
-        let of_connection = |receipt: &&Receipt| numbers(receipt).is_some_and(|(of, _)| of == number);
+        let of_connection = |receipt: &&Receipt| read_receipt(receipt).is_some_and(|(of, _)| of == number);
         let receipts: Vec<&Receipt> = receipts.iter().filter(of_connection).collect();
         let mut subjects: Vec<String> = receipts.iter().filter_map(|receipt| subject(receipt)).collect();
         let Some(last) = subjects.pop() else { return Ok(()) };
@@ -321,8 +325,8 @@ impl Source for NatsSource {
         match timeout(self.nats.peer().answer_timeout, sent).await {
             Ok(Ok(())) => {
                 if let Some(used) = self.acknowledging.lock().as_mut().filter(|used| used.number == number) {
-                    let acknowledged = receipts.iter().filter_map(|receipt| numbers(receipt));
-                    acknowledged.for_each(|(_, number)| _ = used.unacknowledged.remove(&number));
+                    let acknowledged = receipts.iter().filter_map(|receipt| read_receipt(receipt));
+                    acknowledged.for_each(|(_, place)| used.messages.acknowledge(place));
                 }
                 Ok(())
             }

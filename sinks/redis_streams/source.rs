@@ -143,6 +143,8 @@ impl StreamSource {
         command.arg(&self.stream).arg(&self.group).arg(CONSUMER).arg(MIN_IDLE.as_millis().to_string());
         command.arg(&cursor).arg("COUNT").arg(count);
         // Redis 7 adds the ids of deleted entries, which it has removed from the group.
+        // Some of them may be acknowledged before the answer is read.
+        let held = self.unacknowledged.lock().clone();
         let answer: Vec<Value> = self.ask(&self.reading, &command, Duration::ZERO).await?;
         let mut answer = answer.into_iter();
         let read =
@@ -154,7 +156,6 @@ impl StreamSource {
         // At the end of the list it waits; until then it goes on at the next read.
         claims.next = if cursor == "0-0" { now + CLAIM_INTERVAL } else { now };
         claims.cursor = cursor;
-        let held = self.unacknowledged.lock();
         let others = entries.into_iter().flatten().filter(|(id, _)| !held.contains(id));
         Ok(others.filter_map(|(id, fields)| incoming(id, fields)).collect())
     }

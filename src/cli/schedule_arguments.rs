@@ -34,7 +34,7 @@ pub(super) struct ScheduleArguments {
     /// Maximum number of occurrences
     #[arg(long, value_name = "NUMBER", conflicts_with = "file")]
     limit: Option<u64>,
-    /// Delay each occurrence by less than this; the delay depends on the id
+    /// Delay each occurrence by less than this; the delay depends on id and time
     #[arg(long, value_name = "DURATION", conflicts_with = "file")]
     spread: Option<String>,
 }

@@ -131,9 +131,15 @@ fn an_answer_timeout_over_half_the_lease_is_refused_with_both_values() {
 #[test]
 fn a_grace_not_longer_than_the_lease_is_refused_with_both_values() {
     let faults = load("[claim]\ngrace = \"16s\"\n", &[], &[SINK]).unwrap_err();
-    assert!(faults.contains("`claim.grace` (punctual.toml:2): 16s is not longer than `claim.lease`, 15s"), "{faults}");
+    assert!(
+        faults.contains("`claim.grace` (punctual.toml:2): 16s is not longer than `claim.lease` (15s) plus 1 s"),
+        "{faults}"
+    );
     let faults = load("[claim]\nlease = \"59s\"\n", &[], &[SINK]).unwrap_err();
-    assert!(faults.contains("`claim.grace` (punctual.toml:2): 1m is not longer than `claim.lease`, 59s"), "{faults}");
+    assert!(
+        faults.contains("`claim.grace` (punctual.toml:2): 1m is not longer than `claim.lease` (59s) plus 1 s"),
+        "{faults}"
+    );
     assert!(load("[claim]\ngrace = \"16s1ms\"\n", &[], &[SINK]).is_ok());
 }
 

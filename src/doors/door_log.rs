@@ -97,7 +97,7 @@ impl DoorLog {
                 place,
                 sent,
                 off_s,
-                "the time of a message is far from now, and delays count from it: the door is late, or the clock of the producer is wrong"
+                "the time of a message is far from now; delays would count from it: the door is late, or the clock of the producer is wrong"
             );
         }
     }

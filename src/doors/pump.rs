@@ -186,8 +186,9 @@ impl Pump {
         if is_unidentified {
             self.progress.lock().log.unidentified(&self.door, &message.place);
         }
-        if let Some(sent) = message.time_ms {
-            self.progress.lock().log.sent(&self.door, &message.place, Timestamp::from_millis(sent), now);
+        let sent = message.time_ms.map(Timestamp::from_millis).filter(|sent| sent.is_valid_due());
+        if let Some(sent) = sent {
+            self.progress.lock().log.sent(&self.door, &message.place, sent, now);
         }
         if dropped > 0 {
             self.progress.lock().log.headers_dropped(&self.door, &message.place, dropped);

@@ -126,8 +126,10 @@ pub(super) struct SinkContext {
     pub(super) failure_quota: Arc<FailureQuota>,
     /// Pauses for one lease after each publish with the outcome `Retry`, because repeated messages are likely then.
     pub(super) troubled: Throttle,
-    /// Limits log lines about failing destinations.
+    /// Limits log lines about destinations at which messages fail for a reason that is not known.
     pub(super) failing_log: Mutex<LineBudget>,
+    /// Limits log lines about destinations at fault.
+    pub(super) at_fault_log: Mutex<LineBudget>,
     /// Limits log lines about destinations that are given up.
     pub(super) given_up_log: Mutex<LineBudget>,
     /// Limits log lines about destinations that accept messages again.
@@ -258,6 +260,9 @@ impl SinkContext {
         let rest = |log: &Mutex<LineBudget>| log.lock().rest(Instant::now());
         if let Some(others) = rest(&self.failing_log) {
             warn!(sink = self.name, others, "messages fail at more destinations; `punctual status` names them");
+        }
+        if let Some(others) = rest(&self.at_fault_log) {
+            warn!(sink = self.name, others, "more destinations are at fault; `punctual status` names them");
         }
         if let Some(others) = rest(&self.given_up_log) {
             warn!(sink = self.name, others, "more destinations are given up; their messages are dead at once");

@@ -39,7 +39,11 @@ impl LaneContext {
     /// so further ones in a minute are counted.
     pub(super) fn log_destination(&self, destination: &str, health: Health, patience: Duration, trouble: &Trouble) {
         let (lane, sink, detail) = (self.lane.as_str(), &*self.sink.name, trouble.detail.as_str());
-        let log = if health == Health::GivenUp { &self.sink.given_up_log } else { &self.sink.failing_log };
+        let log = match health {
+            Health::GivenUp => &self.sink.given_up_log,
+            Health::AtFault => &self.sink.at_fault_log,
+            Health::Failing | Health::Well => &self.sink.failing_log,
+        };
         let others = match log.lock().add(Instant::now()) {
             Some(others) => others,
             None => return,
@@ -72,7 +76,7 @@ impl LaneContext {
                 detail,
                 others,
                 hint,
-                "messages have failed at a destination for 2 s, and no other one has accepted any since"
+                "messages keep failing at a destination, and no other one has accepted any meanwhile"
             );
         } else {
             warn!(

@@ -3,7 +3,7 @@
 //! It uses the timeline and the sinks through their traits only. Any number of equal engines can run on one timeline;
 //! there is no leader.
 //!
-//! - [`Intake`] is the write API: put, cancel, get, list, pause, trigger and skip tasks; pause lanes; list, requeue and
+//! - [`Intake`] is the API for tasks: put, cancel, get, list, pause, trigger and skip tasks; pause lanes; list, requeue and
 //!   discard dead occurrences.
 //! - Instances share the shards: one of them asks first for the due tasks of a lane in a shard (`instances`).
 //! - A claimer per lane and shard sleeps until the head of the lane is due, claims, and starts a task for the claim.
@@ -294,7 +294,7 @@ impl Drop for Engine {
 /// How long the last settles and the close of a sink may take after the deadline.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a claim may start behind occurrences that returned to their lane over quota.
+/// How long after an occurrence returned to its lane, because the failure quota was full, claims may start behind such occurrences.
 const RETURNS_EXPIRY: Duration = OLDEST_INTERVAL.saturating_mul(2);
 
 /// Maximum number of destinations of a lane whose returns are remembered.
@@ -322,6 +322,7 @@ fn sink_context(
         failure_quota: FailureQuota::new(occurrences, bytes),
         troubled: Throttle::default(),
         failing_log: Mutex::default(),
+        at_fault_log: Mutex::default(),
         given_up_log: Mutex::default(),
         recovered_log: Mutex::default(),
         duplicate_log: Throttle::default(),

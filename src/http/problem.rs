@@ -34,7 +34,7 @@ pub(super) const CODES: &[(&str, u16, &str)] = &[
     (
         "in_flight",
         409,
-        "the key waits or is in flight: no other message can use it, and it cannot be requeued, triggered or skipped",
+        "the key is in flight, or may have been handed out before, and another message must not use it; a task in flight cannot be triggered or skipped, and a key that still waits cannot be requeued",
     ),
     ("last", 409, "no occurrence of the task follows the one to skip"),
     ("not_next", 409, "the task has another next due than the one to skip"),
@@ -144,7 +144,7 @@ impl Problem {
     #[must_use]
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Problem {
         let known = |(known, its, _): &(&str, u16, &str)| *known == code && *its == status.as_u16();
-        debug_assert!(CODES.iter().any(known), "`{code}` with {status} is not in the document");
+        debug_assert!(CODES.iter().any(known), "`{code}` with {status} is not in `CODES`");
         let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
         Problem { status, code, detail: detail.into(), errors: Vec::new(), key: None, dead_key: None, retry_after }
     }
@@ -153,7 +153,7 @@ impl Problem {
     #[must_use]
     pub fn invalid(errors: Vec<Fault>) -> Problem {
         let known = |fault: &Fault| FAULTS.contains(&fault.code);
-        debug_assert!(errors.iter().all(known), "{errors:?} are not all in the document");
+        debug_assert!(errors.iter().all(known), "{errors:?} are not all in `FAULTS`");
         let detail = match errors.as_slice() {
             [only] if only.pointer.is_empty() => only.detail.clone(),
             [only] => format!("{}: {}", only.pointer, only.detail),
@@ -177,7 +177,7 @@ impl Problem {
     ///
     /// # Errors
     /// Up to [`MAX_FAULTS`] faults.
-    pub(super) fn unless_both<A, B>(path: Result<A, Fault>, body: Result<B, Vec<Fault>>) -> Result<(A, B), Problem> {
+    pub(super) fn both_or_faults<A, B>(path: Result<A, Fault>, body: Result<B, Vec<Fault>>) -> Result<(A, B), Problem> {
         match (path, body) {
             (Ok(path), Ok(body)) => Ok((path, body)),
             (path, body) => {

@@ -7,7 +7,7 @@
 //!         3-6    revision, big-endian: 1 when created, one more at each replacement
 //!         7-14   created, epoch ms, big-endian
 //!        15-22   updated, epoch ms
-//!        23-30   anchor, epoch ms: the time of the put, from which `every` and `in` count
+//!        23-30   anchor, epoch ms: the time of the put, from which `in`, and `every` without a start, count
 //!        31      length of the lane's name
 //!        32-     the lane's name
 //!         then, of a requeued occurrence only: one byte length and its idempotency key

@@ -69,9 +69,9 @@ pub(super) fn run(
     assert!(ended > 0 || cfg!(not(feature = "fault-points")), "no instance ended between put and acknowledgement");
     // Copies may still come.
     std::thread::sleep(Duration::from_secs(1));
-    let (mut keys, mut copies) = (BTreeMap::new(), 0);
+    let (mut keys, mut messages) = (BTreeMap::new(), 0);
     for Published { key, payload, .. } in published() {
-        copies += 1;
+        messages += 1;
         let first = keys.entry(payload.clone()).or_insert_with(|| key.clone());
         assert_eq!(*first, key, "one key for {payload}");
     }
@@ -79,7 +79,7 @@ pub(super) fn run(
     assert_eq!(different.len(), MESSAGES, "a key for each message");
     say(&format!(
         "door, {broker}: {MESSAGES} messages and {KILLS} kills, {ended} of them between put and acknowledgement, gave \
-         {copies} messages under {MESSAGES} keys"
+         {messages} messages under {MESSAGES} keys"
     ));
     instances
 }

@@ -58,7 +58,7 @@ impl Bed {
         Bed { clock, timeline, source, sink, metrics, doors }
     }
 
-    /// Sends a message at once. Its time is this many ms from now on the timeline's clock; headers are `name: value`.
+    /// Sends a message at once. By the timeline's clock, its time is now plus `offset_ms`; headers are `name: value`.
     fn send(&self, place: &str, offset_ms: i64, headers: &[&str]) {
         let header = |header: &&str| {
             let (name, value) = header.split_once(": ").unwrap();
@@ -375,7 +375,7 @@ async fn a_message_that_is_read_again_after_the_configuration_changed_changes_no
     bed.source.accept_acknowledgements(Some(0));
     bed.send("1-0", 0, &["punctual-in: 60s"]);
     bed.pass(10).await;
-    let Bed { timeline, source, doors, metrics, .. } = bed;
+    let Bed { timeline, source, doors, .. } = bed;
     drop(doors);
     let before = timeline.twin(Shard::FIRST);
     source.accept_acknowledgements(None);
@@ -385,7 +385,7 @@ async fn a_message_that_is_read_again_after_the_configuration_changed_changes_no
     let _doors = Doors::start(vec![changed], &intake(&timeline), &metrics_of_second);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let unchanged = "punctual_door_messages_total{door=\"in\",result=\"unchanged\"} 1";
-    assert!(metrics_of_second.text().lines().any(|line| line == unchanged), "{}", metrics.text());
+    assert!(metrics_of_second.text().lines().any(|line| line == unchanged), "{}", metrics_of_second.text());
     let after = timeline.twin(Shard::FIRST);
     assert_eq!((source.acknowledged(), after.tasks), (vec!["1-0".to_owned()], before.tasks));
 }

@@ -61,7 +61,7 @@ fn a_former_owner_of_a_partition_brings_back_nothing_that_was_cancelled() {
     let mut cancelled = Vec::new();
     let has_one = patient(TIME_LIMIT, || {
         cancelled = tasks(&owner);
-        counts.contains(&cancelled.len())
+        counts.contains(&cancelled.len()) && results(&owner, "created") == cancelled.len() as f64
     });
     assert!(has_one, "{counts:?}: {}\n{}", cancelled.len(), owner.log());
     for id in &cancelled {
@@ -130,6 +130,33 @@ fn messages_that_a_door_holds_for_longer_than_ack_wait_are_not_read_twice() {
     refuses.store(false, Ordering::Relaxed);
     instance.until("done", |instance| waiting(instance) == MESSAGES && open(&nats) == 0);
     assert_eq!((results(&instance, "created"), results(&instance, "unchanged")), (MESSAGES as f64, 0.0));
+}
+
+/// The first message comes again while its pull is open, and is read only after the second one has taken effect.
+#[test]
+fn a_cancelled_task_does_not_come_back_with_a_message_that_the_server_sent_again() {
+    let Some((timeline, nats)) = nats::servers() else { return };
+    let consumer = json!({"durable_name": "quick", "ack_policy": "explicit", "ack_wait": 300_000_000_u64});
+    let created = json!({"stream_name": "IN", "config": consumer});
+    nats.connect().jetstream("CONSUMER.DURABLE.CREATE.IN.quick", &created);
+    let config = nats::config(&timeline, &nats, "destination = \"out\"\n").replace("IN/punctual", "IN/quick");
+    let (relay, refuses) = with_switch(&timeline);
+    let mut instance = Punctual::start(&through(&relay, &timeline, &config));
+    for round in 0..5 {
+        refuses.store(true, Ordering::Relaxed);
+        let id = format!("a{round}");
+        nats::send(&nats, &[("punctual-in", "1h"), ("punctual-id", &id)], ["put".to_owned()]);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        nats::send(&nats, &[("punctual-do", "cancel"), ("punctual-id", &id)], ["cancel".to_owned()]);
+        instance.until("waiting", |instance| status(instance)["status"] == "waiting");
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        refuses.store(false, Ordering::Relaxed);
+        instance.until("up", |instance| status(instance)["status"] == "up");
+        let info = || nats.connect().jetstream("CONSUMER.INFO.IN.quick", &json!({}))["num_ack_pending"].clone();
+        assert!(patient(TIME_LIMIT, || info() == 0), "{}", info());
+        std::thread::sleep(std::time::Duration::from_millis(1200));
+        assert_eq!(waiting(&instance), 0, "round {round}: {}", instance.log());
+    }
 }
 
 /// The server takes a message of up to 1 MiB with its headers. The copy has more headers.

@@ -126,8 +126,30 @@ async fn deaths_at_many_destinations_are_logged_in_at_most_20_lines_a_minute() {
         let lines = log.text().matches(text).count() as u64;
         assert!(lines >= 5, "{text}: {lines}");
     }
-    assert!(counted("messages fail at more destinations", " others=") > 200, "{}", log.text());
+    assert!(counted("more destinations are at fault", " others=") > 200, "{}", log.text());
     assert!(counted("more destinations are given up", " others=") > 200, "{}", log.text());
+}
+
+/// First nothing is accepted, and then only one destination refuses.
+#[tokio::test(start_paused = true)]
+async fn destinations_that_were_logged_as_failing_are_logged_again_once_they_are_at_fault() {
+    let (log, _guard) = Log::begin();
+    let bed = Bed::start();
+    let well = Arc::new(AtomicBool::new(false));
+    let accepts = Arc::clone(&well);
+    bed.sink.answer_by(move |message| match message.destination == "well" && accepts.load(Ordering::Relaxed) {
+        true => Answer::Accept,
+        false => Answer::Retry(Trouble::definite(Fault::Unclear, "nack")),
+    });
+    let ids: Vec<String> = (0..6).map(|n| format!("t{n}")).collect();
+    let destination = |n: usize| if n == 5 { "well".to_owned() } else { format!("full-{n}") };
+    bed.put(ids.iter().enumerate().map(|(n, id)| (id.as_str(), to(&destination(n), millis(10))))).await;
+    let lines = |text: &str| log.text().matches(text).count();
+    bed.pass(seconds(5)).await;
+    assert_eq!((lines("messages keep failing at a destination"), lines("destination is at fault")), (5, 0));
+    well.store(true, Ordering::Relaxed);
+    bed.pass(seconds(10)).await;
+    assert_eq!(lines("destination is at fault"), 5, "{}", log.text());
 }
 
 /// Before `answer_timeout`, a broker that hangs looks like a slow one. An operator must see already then why no

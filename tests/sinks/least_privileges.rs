@@ -1,5 +1,5 @@
 //! The least privileges of a broker's user are those in `docs/sinks.md`: with them a sink publishes to its own
-//! destinations, passes its check, and nothing else is permitted.
+//! destinations, passes its check, and cannot publish to another destination.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

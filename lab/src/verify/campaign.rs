@@ -74,9 +74,9 @@ pub struct Step {
     pub faults: usize,
     /// Promised occurrences of this round.
     pub promised: u64,
-    /// Messages that were read in this round.
+    /// Published messages that were read back in this round so far.
     pub published: u64,
-    /// The current step.
+    /// What the campaign is doing.
     pub activity: &'static str,
     /// A line to keep, once a round is over.
     pub line: Option<String>,
@@ -127,7 +127,7 @@ pub async fn run(options: &Options, stop: &CancellationToken, tell: &(dyn Fn(Ste
     Ok(report)
 }
 
-/// The faults that are not executed on the user's servers, as text.
+/// The faults that this campaign cannot execute, each with its reason.
 fn left_out(ground: &Ground) -> Vec<String> {
     let mut left_out = Vec::new();
     if ground.cluster.is_some() {

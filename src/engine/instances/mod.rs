@@ -140,12 +140,11 @@ pub(super) async fn keep_ranks(context: Arc<Context>) {
         }
         let now = Instant::now();
         let mut view = context.view.lock();
-        let silent = view.forget_silent(now);
-        if !silent.is_empty() {
+        if view.hears_itself(now) {
+            log_silent(&view.take_unlogged_silent(now));
+        }
+        if view.forget_silent(now) {
             compute_until = now + WORSE_RANK_PAUSE + 2 * LOOK_INTERVAL;
-            if view.hears_itself(now) {
-                log_silent(&silent);
-            }
         }
         if now <= compute_until {
             follow(&context, &view, now);

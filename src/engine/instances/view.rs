@@ -13,6 +13,10 @@ use crate::task::Lane;
 /// An instance without a beat for this long no longer counts.
 const SILENCE: Duration = Duration::from_secs(3);
 
+/// An instance without a beat for this long is logged. It sends one a second, so it has missed one; if only that was lost,
+/// it still counts.
+const LOGGED_SILENCE: Duration = Duration::from_secs(2);
+
 /// Maximum number of other instances that count.
 const MAX_OTHERS: usize = 1000;
 
@@ -28,6 +32,8 @@ pub(in crate::engine) struct View {
 struct Seen {
     state: Arc<InstanceState>,
     at: Instant,
+    /// Whether its silence since then was logged.
+    is_logged: bool,
 }
 
 /// What an instance says of itself.
@@ -73,14 +79,26 @@ impl View {
         let is_new = self.others.get(&id).is_none_or(|former| former.state.lanes != lanes);
         let (version, unavailable_sinks) = (report.version, report.unavailable_sinks);
         let state = Arc::new(InstanceState { id: id.clone(), version, lanes, unavailable_sinks });
-        self.others.insert(id, Seen { state, at: now });
+        self.others.insert(id, Seen { state, at: now, is_logged: false });
         is_new
     }
 
-    /// Forgets and returns instances that have been silent for long.
-    pub(super) fn forget_silent(&mut self, now: Instant) -> Vec<Arc<InstanceState>> {
-        let is_silent = |seen: &Seen| now.saturating_duration_since(seen.at) >= SILENCE;
-        self.others.extract_if(.., |_, seen| is_silent(seen)).map(|(_, seen)| seen.state).collect()
+    /// The instances whose silence is to be logged. They are returned once.
+    pub(super) fn take_unlogged_silent(&mut self, now: Instant) -> Vec<Arc<InstanceState>> {
+        let is_silent = |seen: &Seen| now.saturating_duration_since(seen.at) >= LOGGED_SILENCE;
+        let unlogged = self.others.values_mut().filter(|seen| !seen.is_logged && is_silent(seen));
+        let logged = |seen: &mut Seen| {
+            seen.is_logged = true;
+            Arc::clone(&seen.state)
+        };
+        unlogged.map(logged).collect()
+    }
+
+    /// Forgets instances that no longer count, and returns whether there were any.
+    pub(super) fn forget_silent(&mut self, now: Instant) -> bool {
+        let before = self.others.len();
+        self.others.retain(|_, seen| now.saturating_duration_since(seen.at) < SILENCE);
+        self.others.len() < before
     }
 
     /// Whether beats arrive: that of this instance itself came back lately.
@@ -127,11 +145,14 @@ mod tests {
         assert_eq!((view.place(&lane), view.count()), ((1, 3), 3));
         assert!(view.note(beat("c", &["mail"]), at(10)));
         assert_eq!(view.place(&lane), (1, 2), "it serves another lane");
-        assert!(view.forget_silent(at(2999)).is_empty());
-        let silent = view.forget_silent(at(3000));
-        assert_eq!(silent.iter().map(|state| state.id.as_str()).collect::<Vec<_>>(), ["a"]);
+        let logged = |view: &mut View, ms| {
+            let silent = view.take_unlogged_silent(at(ms));
+            silent.iter().map(|state| state.id.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!([1999, 2000, 2000].map(|ms| logged(&mut view, ms)), [vec![], vec!["a".to_owned()], vec![]]);
+        assert!(!view.forget_silent(at(2999)) && view.forget_silent(at(3000)));
         assert_eq!((view.place(&lane), view.count()), ((0, 1), 2));
-        assert_eq!(view.forget_silent(at(3010)).len(), 1);
+        assert!(view.forget_silent(at(3010)));
         assert_eq!((view.place(&lane), view.count()), ((0, 1), 1));
     }
 

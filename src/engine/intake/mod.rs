@@ -1,4 +1,4 @@
-//! The write API of the engine: puts, cancels and reads tasks, for HTTP and for programs that embed punctual. The API
+//! The engine's API for tasks: puts, cancels and reads them, for HTTP and for programs that embed punctual. The API
 //! for dead occurrences is in `dead/`.
 //!
 //! It computes the first due, the shard and the record of a task, and turns the timeline's answers into definite ones.
@@ -21,7 +21,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::task::{Lane, Message, Record, Shard, TaskId};
 use crate::timeline::{CancelAnswer, StoredTask, TaskRevision, Timeline, TimelineError};
 
-/// The write API. Cheap to clone.
+/// The API for tasks. Cheap to clone.
 #[derive(Clone)]
 pub struct Intake {
     pub(super) timeline: Arc<dyn Timeline>,

@@ -78,7 +78,7 @@ pub(in crate::http) async fn path_and_small_json<A, B>(
 ) -> Result<(A, B), Problem> {
     let (parts, body) = request.into_parts();
     let body = small_json(&parts.headers, body, api).await?;
-    Problem::unless_both(path, read_body(&body))
+    Problem::both_or_faults(path, read_body(&body))
 }
 
 /// The trace header in the OpenAPI document.

@@ -120,7 +120,7 @@ pub(super) async fn get(
     request: Request,
 ) -> Result<Response, Problem> {
     let asked = query::as_json(request.uri())?;
-    let (id, count) = Problem::unless_both(read_id(id), spec::read_next(asked.as_bytes(), MAX_NEXT))?;
+    let (id, count) = Problem::both_or_faults(read_id(id), spec::read_next(asked.as_bytes(), MAX_NEXT))?;
     caller.check_id(&id)?;
     match api.intake.get(&id).await? {
         Some((record, held)) => {
@@ -169,7 +169,7 @@ pub(super) async fn cancel(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let revision = conditions::if_match(&headers).map_err(|fault| vec![fault]);
-    let (id, revision) = Problem::unless_both(read_id(id), revision)?;
+    let (id, revision) = Problem::both_or_faults(read_id(id), revision)?;
     caller.check_id(&id)?;
     let key = |due| crate::task::Key { task: id.clone(), due }.to_string();
     let view = match api.intake.cancel_if(&id, revision, api.limits.timeline_timeout).await? {
@@ -235,7 +235,7 @@ async fn read_and_put(
 ) -> Result<(TaskId, EffectivePut), Problem> {
     let (parts, body) = request.into_parts();
     let WholeBody { bytes, held: _until_it_is_put } = body::json(&parts.headers, body, api).await?;
-    let (id, read) = Problem::unless_both(id, api.read_task(caller, bytes).await?)?;
+    let (id, read) = Problem::both_or_faults(id, api.read_task(caller, bytes).await?)?;
     caller.admit_put(api, &id, &read.lane, &read.task.message)?;
     let task = NewTask { id: id.clone(), lane: read.lane, task: read.task, trace: body::trace(&parts.headers) };
     match api.intake.put_traced(mode, vec![task], api.limits.timeline_timeout).await.pop() {

@@ -75,8 +75,8 @@ struct SkipAnswerView<'a> {
     path = "/v1/tasks/{id}/trigger",
     operation_id = "trigger_task",
     summary = "Publish a task now",
-    description = "It is due at once, under a new key unless its due has passed; afterwards its schedule goes on with the \
-        due it had. It counts for the `limit` of the schedule. A task that is due once ends with it. A paused task publishes this message and stays paused. \
+    description = "It is due at once, under a new key; if its due has passed, under the key of that due, unless its `catch_up` is \
+        `none`. Afterwards its schedule goes on with the due it had. It counts for the `limit` of the schedule. A task that is due once ends with it. A paused task publishes this message and stays paused. \
         After an error, read the task before you repeat the request: it may have been triggered.",
     tag = "tasks",
     params(Id),

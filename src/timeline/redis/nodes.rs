@@ -41,7 +41,7 @@ const FIND_LONG: Duration = Duration::from_secs(10);
 /// How long a node has to answer such a question.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How often the table is checked for nodes that do not answer and for nodes without slots.
+/// How often the routes are checked for nodes that do not answer and for nodes without slots.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A node without slots is closed after this time.
@@ -160,13 +160,13 @@ impl Nodes {
         }
     }
 
-    /// Asks a node for those of the slots that it may have, and notes what it answers.
+    /// Asks a node which of these slots it has, and notes what it answers.
     pub(super) async fn ask(self: &Arc<Self>, node: &Arc<Node>, session: &Session, slots: &[Slot], timeout: Duration) {
         let answers = probe(session, slots.iter().map(|slot| self.connector.nothing(*slot)), timeout).await;
         // Another node may have been found in the meantime.
         let wanted = self.routes.wanted();
-        let is_open = |slot: &Slot| wanted.contains(slot) || self.routes.is_at(*slot, node);
-        for (slot, answer) in slots.iter().zip(answers).filter(|(slot, _)| is_open(slot)) {
+        let may_change = |slot: &Slot| wanted.contains(slot) || self.routes.is_at(*slot, node);
+        for (slot, answer) in slots.iter().zip(answers).filter(|(slot, _)| may_change(slot)) {
             match answer {
                 SlotAnswer::Here => self.routes.assign(*slot, node),
                 SlotAnswer::Moving => self.routes.assign_away(*slot, node, &node.failure(IS_MOVING)),
@@ -184,7 +184,7 @@ impl Nodes {
         matches!(answers[..], [SlotAnswer::Here]) && self.routes.is_current(slot, session)
     }
 
-    /// The settings of all servers that are dangerous for a timeline.
+    /// The settings that are dangerous for a timeline, of all connected servers.
     pub(super) async fn advice(&self, durability: Durability, timeout: Duration) -> Result<Vec<Advice>, CallError> {
         let mut all = Vec::new();
         for (node, session) in self.connected() {

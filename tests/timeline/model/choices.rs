@@ -73,7 +73,7 @@ pub(crate) enum Action {
         claim: usize,
         item: usize,
     },
-    /// `Begun`: no answer comes, or none in time.
+    /// The item becomes [`Status::Begun`]: no answer comes, or none in time.
     PublishUnanswered {
         by: usize,
         claim: usize,
@@ -150,10 +150,10 @@ impl World {
     fn user_actions(&self, rules: Rules, id: u8, actions: &mut Vec<Action>) {
         let wishes = (0_u8..).zip(rules.plan.wishes).filter(|(_, wish)| wish.id == id);
         if let Some(asked) = self.asked[usize::from(id)] {
-            // No answer came, and none can come any more. An `in` counts anew.
             if self.waits(rules, id) {
                 return;
             }
+            // No call can take effect any more, so the user repeats the request. An `in` counts anew.
             actions.push(Action::AskAgain(asked));
             if let Asked::Put(first) = asked {
                 let first = rules.plan.wishes[usize::from(first)];
