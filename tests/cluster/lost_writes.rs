@@ -68,7 +68,8 @@ fn a_put_whose_reply_dies_with_the_master_is_published_once() {
         return;
     }
     let (cluster, sink) = (Arc::new(Cluster::start(1)), RedisServer::start(&[]));
-    let id = id_in(shards_of(&cluster, 0)[0], "unanswered");
+    let shard = shards_of(&cluster, 0)[0];
+    let (id, written) = (id_in(shard, "unanswered"), format!("{{default:{shard}}}"));
     let (seen, killer, was_killed) = (id.clone(), Arc::clone(&cluster), AtomicBool::new(false));
     let relay = Scripted::losing(
         cluster.nodes[0].server.port,
@@ -78,6 +79,8 @@ fn a_put_whose_reply_dies_with_the_master_is_published_once() {
                 asked.words.iter().any(|word| word.contains(&seen)) && !was_killed.swap(true, Ordering::Relaxed);
             if is_put {
                 let mut master = killer.nodes[0].connect();
+                // `WAIT` counts the replicas that have this write, and so all before it.
+                redis::cmd("SET").arg(&written).arg("").arg("EX").arg(1).exec(&mut master).expect("a write");
                 let replicas: u32 = redis::cmd("WAIT").arg(1).arg(10_000).query(&mut master).expect("a number");
                 assert_eq!(replicas, 1);
                 killer.nodes[0].server.signal("KILL");
@@ -86,7 +89,9 @@ fn a_put_whose_reply_dies_with_the_master_is_published_once() {
         },
     );
     announce(&cluster, 0, relay.port);
-    let mut instance = Punctual::start(&config(&cluster, &sink, ""));
+    // Only the relay leads to the first master.
+    let url = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", relay.port, cluster.nodes[1].server.port);
+    let mut instance = Punctual::start(&config_of(&url, &sink, ""));
     let load = Load::new(vec![instance.api()], &clock_of(&cluster.nodes[1]), "default", "out");
     assert!(!load.put_as(&id, 6000), "{}", load.answers());
     assert!(load.answers().contains("503 timeline_unknown"), "{}", load.answers());
