@@ -1,5 +1,5 @@
-//! An instance ends like by `kill -9` at every step of a claim, of a renewal and of a reap, for each sink; then the consumer's view
-//! is checked.
+//! An instance ends like by `kill -9` at every step of a claim, of a renewal and of a reap, for each sink; then the
+//! consumer's view is checked.
 //!
 //! Another instance then ends the claim and publishes the rest. Each occurrence reaches the consumer with its key and
 //! payload. It comes exactly once if no message had been handed over, or if all messages that had been handed over were

@@ -300,7 +300,8 @@ export const target = ({ most, least, or }) => {
   return or ? `${bound}, or ${or.words}` : bound;
 };
 
-// First what is missed, then what is nearest to its budget. The alternative does not count here: it would hide a figure that misses its budget.
+// First what is missed, then what is nearest to its budget. The alternative does not count here: it would hide a figure
+// that misses its budget.
 const byUse = (a, b) => a.met - b.met || b.used - a.used;
 
 // Every budget with every row that was run for it. `by` tells that it was met by the alternative alone.

@@ -1,9 +1,7 @@
 //! The messages of a stream that a door has read lately, so that it knows one that comes again.
 
 use std::collections::HashMap;
-
-/// Number of a message in its stream, and the time at which the stream stored it.
-pub(super) type Place = (u64, i64);
+use std::collections::hash_map::Entry;
 
 /// The messages that were read over one connection.
 ///
@@ -11,8 +9,8 @@ pub(super) type Place = (u64, i64);
 /// it, from a pull that was open then, so a message is known for a while longer.
 #[derive(Default)]
 pub(super) struct ReadMessages {
-    /// For each message the number of the last pull when it was acknowledged; `None` if it is not.
-    acknowledged: HashMap<Place, Option<u64>>,
+    /// By place: the number of the last pull when the message was acknowledged; `None` if it is not.
+    acknowledged: HashMap<String, Option<u64>>,
     /// Number of pulls so far.
     pulls: u64,
 }
@@ -25,16 +23,20 @@ impl ReadMessages {
         self.pulls += 1;
     }
 
-    /// Notes a message. Returns whether it is new.
-    pub(super) fn add(&mut self, message: Place) -> bool {
-        let is_new = !self.acknowledged.contains_key(&message);
-        self.acknowledged.entry(message).or_default();
-        is_new
+    /// Notes a message by its place. Returns whether it is new.
+    pub(super) fn add(&mut self, place: &str) -> bool {
+        match self.acknowledged.entry(place.to_owned()) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(new) => {
+                new.insert(None);
+                true
+            }
+        }
     }
 
     /// Notes that the server has taken the acknowledgement of a message.
-    pub(super) fn acknowledge(&mut self, message: Place) {
-        self.acknowledged.insert(message, Some(self.pulls));
+    pub(super) fn acknowledge(&mut self, place: &str) {
+        self.acknowledged.insert(place.to_owned(), Some(self.pulls));
     }
 }
 
@@ -46,17 +48,17 @@ mod tests {
     fn a_message_is_known_until_two_pulls_after_its_acknowledgement() {
         let mut messages = ReadMessages::default();
         messages.begin_pull();
-        assert!(messages.add((1, 500)) && messages.add((2, 500)));
-        assert!(!messages.add((1, 500)), "the server sends it again");
-        assert!(messages.add((1, 501)), "the stream was made again, and this is another message");
+        assert!(messages.add("1-500") && messages.add("2-500"));
+        assert!(!messages.add("1-500"), "the server sends it again");
+        assert!(messages.add("1-501"), "the stream was made again, and this is another message");
         (0..10).for_each(|_| messages.begin_pull());
-        assert!(!messages.add((1, 500)), "it is not acknowledged yet");
-        [(1, 500), (1, 501), (2, 500)].into_iter().for_each(|message| messages.acknowledge(message));
-        assert!(!messages.add((1, 500)), "it was sent again before the acknowledgement");
+        assert!(!messages.add("1-500"), "it is not acknowledged yet");
+        ["1-500", "1-501", "2-500"].into_iter().for_each(|place| messages.acknowledge(place));
+        assert!(!messages.add("1-500"), "it was sent again before the acknowledgement");
         messages.begin_pull();
-        assert!(!messages.add((1, 500)));
+        assert!(!messages.add("1-500"));
         messages.begin_pull();
-        assert!(!messages.add((1, 500)));
+        assert!(!messages.add("1-500"));
         messages.begin_pull();
         assert!(messages.acknowledged.is_empty());
     }

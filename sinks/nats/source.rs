@@ -2,8 +2,8 @@
 //!
 //! - Stream and consumer exist already; the consumer is durable, has no delivery subject and acknowledges each message. A
 //!   message that is not acknowledged comes again after the consumer's `ack_wait`, to any instance.
-//! - A message that this door has read and not yet acknowledged comes again, too, if its batch takes longer than
-//!   `ack_wait`. It is left out then, because it would take effect after messages that were sent later.
+//! - A message that this door has read comes again, too, if its batch takes longer than `ack_wait`. It is left out then,
+//!   because it would take effect after messages that were sent later.
 //! - The place of a message is its number in the stream and the time at which the stream stored it, which is also its time.
 //! - An acknowledgement may be lost with its connection; the message then comes again, and changes nothing.
 
@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::inbox::{NatsConnection, NatsReply};
-use super::read_messages::{Place, ReadMessages};
+use super::read_messages::ReadMessages;
 use super::{Nats, request};
 use crate::link::Connection as _;
 use crate::native::HeaderList;
@@ -166,7 +166,7 @@ impl NatsSource {
     }
 }
 
-/// What of a consumer's settings loses messages, or delays them. Its `max_deliver` and `max_ack_pending` are -1 if they have
+/// What of a consumer's settings may lose messages, or delay them. Its `max_deliver` and `max_ack_pending` are -1 if they have
 /// no limit, and its `ack_wait` is in nanoseconds.
 fn warnings(config: &Value, batch: usize) -> Vec<String> {
     let number = |name: &str| config[name].as_i64();
@@ -253,25 +253,20 @@ fn incoming(message: async_nats::Message, connection: u64) -> Option<Incoming> {
         headers,
         native: HeaderList::if_needed(Nats::KIND, list),
         body: Some(message.payload),
-        receipt: Receipt(format!("{connection} {reply}")),
+        receipt: Receipt(format!("{connection} {sequence}-{time_ms} {reply}")),
         ..Incoming::default()
     })
 }
 
-/// The subject for the acknowledgement of a message.
-fn subject(Receipt(text): &Receipt) -> Option<String> {
-    text.split_once(' ').map(|(_, subject)| subject.to_owned())
-}
-
-/// The number of the connection that read a message, and the place of the message.
-fn read_receipt(Receipt(text): &Receipt) -> Option<(u64, Place)> {
-    let (connection, subject) = text.split_once(' ')?;
-    Some((connection.parse().ok()?, place(subject)?))
+/// The place of a message that this connection has read, and the subject for its acknowledgement.
+fn read_receipt(Receipt(text): &Receipt, connection: u64) -> Option<(&str, &str)> {
+    let (number, rest) = text.split_once(' ')?;
+    (number.parse() == Ok(connection)).then(|| rest.split_once(' '))?
 }
 
 /// Number in the stream and time of a message, from the subject for its acknowledgement:
 /// `$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<deliveries>.<number>.<number at the consumer>.<nanoseconds>.<pending>`.
-fn place(reply: &str) -> Option<Place> {
+fn place(reply: &str) -> Option<(u64, i64)> {
     let tokens: Vec<&str> = reply.split('.').collect();
     let stream = if tokens.len() >= 11 { 4 } else { 2 };
     let nanos: i64 = tokens.get(stream + 5)?.parse().ok()?;
@@ -302,7 +297,7 @@ impl Source for NatsSource {
         }
         let mut taken = taken?;
         if let Some(Acknowledging { messages, .. }) = &mut *self.acknowledging.lock() {
-            taken.retain(|message| read_receipt(&message.receipt).is_none_or(|(_, place)| messages.add(place)));
+            taken.retain(|message| messages.add(&message.place));
         }
         Ok(taken)
     }
@@ -311,9 +306,11 @@ impl Source for NatsSource {
         // Messages of an earlier connection come again anyway; with a later one acknowledged, they would come out of order.
         let used = self.acknowledging.lock().as_ref().map(|used| (used.number, used.client.clone()));
         let Some((number, client)) = used else { return Ok(()) };
-        let of_connection = |receipt: &&Receipt| read_receipt(receipt).is_some_and(|(of, _)| of == number);
-        let receipts: Vec<&Receipt> = receipts.iter().filter(of_connection).collect();
-        let mut subjects: Vec<String> = receipts.iter().filter_map(|receipt| subject(receipt)).collect();
+        let (places, mut subjects): (Vec<&str>, Vec<String>) = receipts
+            .iter()
+            .filter_map(|receipt| read_receipt(receipt, number))
+            .map(|(place, subject)| (place, subject.to_owned()))
+            .unzip();
         let Some(last) = subjects.pop() else { return Ok(()) };
         let sent = async {
             for subject in subjects {
@@ -325,8 +322,7 @@ impl Source for NatsSource {
         match timeout(self.nats.peer().answer_timeout, sent).await {
             Ok(Ok(())) => {
                 if let Some(used) = self.acknowledging.lock().as_mut().filter(|used| used.number == number) {
-                    let acknowledged = receipts.iter().filter_map(|receipt| read_receipt(receipt));
-                    acknowledged.for_each(|(_, place)| used.messages.acknowledge(place));
+                    places.iter().for_each(|place| used.messages.acknowledge(place));
                 }
                 Ok(())
             }

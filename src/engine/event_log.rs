@@ -105,7 +105,7 @@ pub(super) struct DeathLog {
     unlogged: BTreeMap<(&'static str, String), Unlogged>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Unlogged {
     reason: Reason,
     count: u64,
@@ -148,11 +148,9 @@ impl DeathLog {
         let unlogged = std::mem::take(self).unlogged;
         let unlogged: Vec<_> = unlogged.into_iter().filter(|(_, deaths)| deaths.count > 0).collect();
         if unlogged.len() <= MAX_SUMS {
-            for ((reason, destination), Unlogged { reason: of, detail, .. }) in &unlogged {
-                self.since = Some(now);
-                let none = Unlogged { reason: *of, count: 0, detail: detail.clone() };
-                self.unlogged.insert((reason, destination.clone()), none);
-            }
+            self.since = (!unlogged.is_empty()).then_some(now);
+            self.unlogged = unlogged.iter().cloned().collect();
+            self.unlogged.values_mut().for_each(|deaths| deaths.count = 0);
             let one = |((_, destination), deaths): ((&str, String), Unlogged)| Deaths {
                 reason: deaths.reason,
                 count: deaths.count,

@@ -68,7 +68,7 @@ impl LaneContext {
                 "destination is given up; from now on its messages are dead at once, but for one trial every 5 s"
             );
         } else if health == Health::Failing {
-            let hint = "if it is a destination's fault alone, it is said once another one accepts messages";
+            let hint = "once another destination accepts messages, the log says whether this one is at fault";
             warn!(
                 sink,
                 lane,

@@ -294,7 +294,8 @@ impl Drop for Engine {
 /// How long the last settles and the close of a sink may take after the deadline.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long after an occurrence returned to its lane, because the failure quota was full, claims may start behind such occurrences.
+/// How long after an occurrence returned to its lane, because the failure quota was full, claims may start behind such
+/// occurrences.
 const RETURNS_EXPIRY: Duration = OLDEST_INTERVAL.saturating_mul(2);
 
 /// Maximum number of destinations of a lane whose returns are remembered.

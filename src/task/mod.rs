@@ -1,8 +1,8 @@
 //! Tasks and their times: pure values without I/O, without async and without a clock.
 //!
-//! A [`Task`] is what a user puts, without its lane: schedule, message, retry policy, catch-up. [`spec`] parses one from JSON and
-//! reports every fault at once. [`record`] is the form in which it is stored. [`next_due`] decides about a due occurrence
-//! and computes the next due.
+//! A [`Task`] is what a user puts, without its lane: schedule, message, retry policy, catch-up. [`spec`] parses one from
+//! JSON and reports every fault at once. [`record`] is the form in which it is stored. [`next_due`] decides about a due
+//! occurrence and computes the next due.
 
 mod cron;
 pub mod duration;

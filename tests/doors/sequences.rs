@@ -31,6 +31,17 @@ fn through(relay: &Scripted, timeline: &RedisServer, config: &str) -> String {
     config.replace(&timeline.url(), &relay.url())
 }
 
+/// An instance whose door holds messages in batches of 50 from JetStream, because Redis refuses all scripts behind the
+/// switch; and the configuration without it.
+fn start_held(timeline: &RedisServer, nats: &NatsServer, messages: u64) -> (Punctual, Arc<AtomicBool>, String) {
+    let config = nats::config(timeline, nats, "destination = \"out\"\nbatch = 50\n");
+    let (relay, refuses) = with_switch(timeline);
+    let mut instance = Punctual::start(&through(&relay, timeline, &config));
+    nats::send(nats, &[("punctual-in", "1h")], (0..messages).map(|number| number.to_string()));
+    instance.until("waiting", |instance| status(instance)["status"] == "waiting");
+    (instance, refuses, config)
+}
+
 /// The ids of all tasks.
 fn tasks(instance: &Punctual) -> Vec<String> {
     let listed = instance.api().send("GET", "/v1/tasks?limit=100", None).expect("an answer").json();
@@ -102,11 +113,7 @@ fn schedules_of_etf1_that_have_fired_are_left_out_with_past_drop() {
 fn messages_whose_ack_wait_passes_change_nothing_when_their_first_reader_goes_on() {
     const MESSAGES: u64 = 100;
     let Some((timeline, nats)) = nats::servers() else { return };
-    let config = nats::config(&timeline, &nats, "destination = \"out\"\nbatch = 50\n");
-    let (relay, refuses) = with_switch(&timeline);
-    let mut first = Punctual::start(&through(&relay, &timeline, &config));
-    nats::send(&nats, &[("punctual-in", "1h")], (0..MESSAGES).map(|number| number.to_string()));
-    first.until("waiting", |first| status(first)["status"] == "waiting");
+    let (first, refuses, config) = start_held(&timeline, &nats, MESSAGES);
     let second = Punctual::start(&config);
     assert!(patient(TIME_LIMIT, || waiting(&second) == MESSAGES), "{}", second.log());
     refuses.store(false, Ordering::Relaxed);
@@ -121,11 +128,7 @@ fn messages_whose_ack_wait_passes_change_nothing_when_their_first_reader_goes_on
 fn messages_that_a_door_holds_for_longer_than_ack_wait_are_not_read_twice() {
     const MESSAGES: u64 = 600;
     let Some((timeline, nats)) = nats::servers() else { return };
-    let config = nats::config(&timeline, &nats, "destination = \"out\"\nbatch = 50\n");
-    let (relay, refuses) = with_switch(&timeline);
-    let mut instance = Punctual::start(&through(&relay, &timeline, &config));
-    nats::send(&nats, &[("punctual-in", "1h")], (0..MESSAGES).map(|number| number.to_string()));
-    instance.until("waiting", |instance| status(instance)["status"] == "waiting");
+    let (mut instance, refuses, _) = start_held(&timeline, &nats, MESSAGES);
     std::thread::sleep(std::time::Duration::from_secs(4));
     refuses.store(false, Ordering::Relaxed);
     instance.until("done", |instance| waiting(instance) == MESSAGES && open(&nats) == 0);

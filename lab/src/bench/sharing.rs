@@ -29,8 +29,7 @@ const PREFIX: &str = "f";
 /// If an occurrence is not published.
 pub(super) async fn fleet(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -> anyhow::Result<Report> {
     let mut report = Report::new(options);
-    show_options(&mut report, options);
-    report.option("shards", setup.shards);
+    show_options(&mut report, setup, options);
     let mut calls = Vec::new();
     for &instances in &options.instances {
         let run = Run::start(setup, options, instances, tell).await?;
@@ -55,8 +54,7 @@ pub(super) async fn death(setup: &BenchSetup, options: &Options, tell: Tell<'_>)
     let instances = options.instance_count();
     ensure!(instances > 2, "some must be left when two are killed: at least three instances are needed");
     let mut report = Report::new(options);
-    show_options(&mut report, options);
-    report.option("shards", setup.shards);
+    show_options(&mut report, setup, options);
     for killed in [1, 2] {
         let run = Run::start(setup, options, instances, tell).await?;
         let (late, held) = run.with_deaths(setup, killed, tell).await?;
@@ -69,11 +67,12 @@ pub(super) async fn death(setup: &BenchSetup, options: &Options, tell: Tell<'_>)
     Ok(report)
 }
 
-pub(super) fn show_options(report: &mut Report, options: &Options) {
+pub(super) fn show_options(report: &mut Report, setup: &BenchSetup, options: &Options) {
     report.option("rate", options.rate);
     report.option("seconds", options.seconds);
     report.option("payload", options.payload);
     report.option("instances", options.instances.clone());
+    report.option("shards", setup.shards);
 }
 
 /// When a task is due, by its number.

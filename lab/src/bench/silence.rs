@@ -70,9 +70,8 @@ pub(super) async fn run(setup: &BenchSetup, options: &Options, tell: Tell<'_>) -
     let (well, beside) =
         (run.watch.between_but(from, stop, &of_silent)?, run.watch.between_but(stop, resume, &of_silent)?);
     let mut report = Report::new(options);
-    show_options(&mut report, options);
+    show_options(&mut report, setup, options);
     report.option("masters", MASTERS);
-    report.option("shards", setup.shards);
     report.figure("silent_s", resume.since(stop).as_secs_f64(), "how long one master was stopped");
     report.figure("shards_silent_count", silent.len() as f64, "its shards");
     for (name, late) in [("before", &well), ("beside", &beside)] {

@@ -33,7 +33,8 @@ pub(super) fn has_several_tasks(text: &str) -> bool {
     lines.next().is_some_and(is_json) && lines.next().is_some_and(is_json)
 }
 
-/// Shows the dues of all tasks from `--from` until before `--to` (a one-shot that is overdue at `--from`, too), or the first `--count` of each.
+/// Shows the dues of all tasks from `--from` until before `--to` (a one-shot that is overdue at `--from`, too), or the
+/// first `--count` of each.
 pub(super) fn show(arguments: &PreviewArguments, text: &str, now: Timestamp) -> Result<(), Failure> {
     let time = |name: &str, text: &Option<String>| match text.as_deref().map(spec::parse_time) {
         Some(None) => Err(Failure::usage(anyhow!("`{name}` is no time in RFC 3339, such as 2026-11-20T09:30:00Z"))),
